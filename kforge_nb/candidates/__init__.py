@@ -1,0 +1,1 @@
+"""Candidates: source plus launch plan, safe expressions, and the built-in recipes."""

@@ -1,0 +1,1 @@
+"""Recipes: parametrised kernels for the families that models spend their time on."""

@@ -1,0 +1,1 @@
+"""Compilers: source to shared library, one folder a candidate, cached, with a time limit."""

@@ -1,0 +1,1 @@
+"""The guard: torch.compile backend, launch op, in-model decisions, apply and undo."""

@@ -1,0 +1,1 @@
+"""The judge: policy, correctness, timing and the isolated runner that executes candidates."""

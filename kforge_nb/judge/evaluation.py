@@ -1,0 +1,111 @@
+"""What the judge found about one candidate. Failures are values here, never exceptions."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from enum import StrEnum
+from typing import Any
+
+__all__ = ["Comparison", "ErrorFigure", "Evaluation", "Verdict"]
+
+
+class Verdict(StrEnum):
+    """The closed set of outcomes (design words); each evaluation adds a reason in words."""
+
+    ACCEPTED = "accepted"
+    SLOWER = "slower"
+    UNDECIDED = "undecided"
+    WRONG = "wrong"
+    COMPILE_FAILED = "compile_failed"
+    CRASHED = "crashed"
+    TIMED_OUT = "timed_out"
+    SUSPICIOUS = "suspicious"
+    WRAPPER = "wrapper"
+    REFUSED = "refused"
+    WEAK_TASK = "weak_task"
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """Interleaved timing of the candidate against one baseline (``eager`` or ``compile``).
+
+    ``ratio`` is baseline time over candidate time (above 1: the candidate is faster); ``low`` and
+    ``high`` bound its 95% interval. Times are medians in microseconds per call. The samples are
+    paired: sample i of both sides came from neighbouring batches.
+    """
+
+    against: str
+    ratio: float
+    low: float
+    high: float
+    n: int
+    ours_us: float
+    against_us: float
+    ours_samples_us: tuple[float, ...] = ()
+    against_samples_us: tuple[float, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorFigure:
+    """Error of one output on one input set, candidate and eager, both against float64."""
+
+    output: str
+    input_set: str
+    candidate: float
+    eager: float
+    budget: float
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """Verdict, reason and evidence for one candidate on one target."""
+
+    verdict: Verdict
+    reason: str
+    log: str = ""
+    errors: tuple[ErrorFigure, ...] = ()
+    timings: tuple[Comparison, ...] = ()
+    bandwidth_gbs: float | None = None
+    roofline_share: float | None = None
+    resources: dict[str, Any] = field(default_factory=dict)
+    repeatable: bool | None = None
+    seconds: dict[str, float] = field(default_factory=dict)
+    mismatches: tuple[dict[str, Any], ...] = ()
+
+    @property
+    def correct(self) -> bool:
+        """Whether the candidate computed the right thing, fast or not."""
+        return self.verdict in {Verdict.ACCEPTED, Verdict.SLOWER, Verdict.UNDECIDED}
+
+    def against(self, baseline: str) -> Comparison | None:
+        """The comparison with one baseline, if it was timed."""
+        return next((t for t in self.timings if t.against == baseline), None)
+
+    @property
+    def speedup(self) -> float | None:
+        """Ratio over eager, if timed."""
+        found = self.against("eager")
+        return found.ratio if found else None
+
+    def to_document(self) -> dict[str, Any]:
+        """Plain JSON-ready data."""
+        return {**asdict(self), "verdict": str(self.verdict)}
+
+    @classmethod
+    def from_document(cls, data: dict[str, Any]) -> Evaluation:
+        """Inverse of :meth:`to_document`; raises KeyError or ValueError on malformed data."""
+        fields = dict(data)
+        fields["verdict"] = Verdict(fields["verdict"])
+        fields["errors"] = tuple(ErrorFigure(**e) for e in fields.get("errors", ()))
+        fields["timings"] = tuple(
+            Comparison(
+                **{
+                    **t,
+                    "ours_samples_us": tuple(t.get("ours_samples_us", ())),
+                    "against_samples_us": tuple(t.get("against_samples_us", ())),
+                }
+            )
+            for t in fields.get("timings", ())
+        )
+        fields["mismatches"] = tuple(fields.get("mismatches", ()))
+        return cls(**fields)

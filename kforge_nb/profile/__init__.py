@@ -1,0 +1,1 @@
+"""Profile: device facts, calibration, timing, roofline and the target table."""

@@ -1,0 +1,1 @@
+"""Search: trees, selection, allocation between targets, stopping. Pure."""

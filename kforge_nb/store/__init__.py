@@ -1,0 +1,1 @@
+"""The store: SQLite records of runs, and the run document."""

@@ -1,0 +1,1 @@
+"""Targets: cutting captured graphs, aliasing, fingerprints, captured inputs, float64 reference."""

@@ -1,0 +1,1 @@
+"""Views over run documents: widget, static HTML and SVG, matplotlib."""

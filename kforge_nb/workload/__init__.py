@@ -1,0 +1,1 @@
+"""Workloads: the outermost module calls of a callable, and their Dynamo graphs."""
