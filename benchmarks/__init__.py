@@ -1,0 +1,1 @@
+"""Benchmarks: every timed claim of the project is a command in this package."""
