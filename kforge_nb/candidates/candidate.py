@@ -7,7 +7,7 @@ import json
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-__all__ = ["Candidate", "Kernel", "LaunchPlan", "Language", "Scratch"]
+__all__ = ["Candidate", "Kernel", "Language", "LaunchPlan", "Scratch"]
 
 Language = Literal["cpp", "cuda", "cuda_extension"]
 
@@ -66,7 +66,5 @@ class Candidate:
         """Content address (sha256 hex) of language, source and plan."""
         from kforge_nb.candidates.plan import plan_to_document
 
-        body = json.dumps(
-            [self.language, self.source, plan_to_document(self.plan)], sort_keys=True
-        )
+        body = json.dumps([self.language, self.source, plan_to_document(self.plan)], sort_keys=True)
         return hashlib.sha256(body.encode()).hexdigest()

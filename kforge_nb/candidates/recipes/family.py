@@ -36,7 +36,7 @@ class Match:
 
 
 class Family(Protocol):
-    """Writes kernels for the targets that it recognises. Stateless; every method is deterministic."""
+    """Writes kernels for the targets it recognises. Stateless; every method is deterministic."""
 
     name: str
 
