@@ -103,10 +103,14 @@ def _breach(text: str, why: str) -> ContractBreach:
     return ContractBreach(f"expression {text[:MAX_LENGTH]!r}: {why}")
 
 
-@lru_cache(maxsize=4096)
 def _parse(text: str) -> _Node:
     if not isinstance(text, str):
         raise ContractBreach(f"an expression must be a string, not {type(text).__name__}")
+    return _parse_text(text)
+
+
+@lru_cache(maxsize=4096)
+def _parse_text(text: str) -> _Node:
     if len(text) > MAX_LENGTH:
         raise _breach(text, f"{len(text)} characters long; at most {MAX_LENGTH} are allowed")
     parser = _Parser(text)
@@ -131,7 +135,7 @@ class _Parser:
         if found is not None:
             self.position = found.end()
             self.kind, self.word = str(found.lastgroup), found.group(str(found.lastgroup))
-        elif self.text[self.position :].strip(" \t"):
+        elif self.text[self.position :].strip():
             wrong = self.text[self.position :].strip()[:1]
             raise _breach(self.text, f"the character {wrong!r} is not allowed")
         else:
