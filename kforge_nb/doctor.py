@@ -1,0 +1,225 @@
+"""Checks the whole toolchain, one line a check, and says how to mend what is missing.
+
+``kforge_nb.doctor()`` (or ``%kforge doctor``) looks at Python and torch, the C++ compiler and
+OpenMP, the launch op and the runner (both are really built), the sandbox layers, the notebook view,
+the store folder, and what CUDA and language models would need. A key's presence is reported, never
+its value.
+"""
+
+from __future__ import annotations
+
+import html
+import os
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from typing import Literal
+
+from kforge_nb._callable import make_callable
+from kforge_nb.errors import KForgeError
+
+__all__ = ["Check", "Doctor", "examine"]
+
+Level = Literal["ok", "missing", "optional"]
+MARKS = {"ok": "ok", "missing": "MISSING", "optional": "-"}
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One line: ``missing`` stops something from working, ``optional`` only narrows it."""
+
+    name: str
+    level: Level
+    found: str
+    hint: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Doctor:
+    """All checks; ``ok`` when nothing needed is missing."""
+
+    checks: tuple[Check, ...]
+
+    @property
+    def ok(self) -> bool:
+        """Whether everything that optimizing on this machine needs is here."""
+        return all(check.level != "missing" for check in self.checks)
+
+    def __repr__(self) -> str:
+        width = max(len(check.name) for check in self.checks)
+        lines = [
+            f"{MARKS[c.level]:>7}  {c.name:<{width}}  {c.found}" + (f"; {c.hint}" if c.hint else "")
+            for c in self.checks
+        ]
+        verdict = "everything needed is here" if self.ok else "something needed is missing"
+        return "\n".join([*lines, verdict])
+
+    def _repr_html_(self) -> str:
+        rows = "".join(
+            f"<tr><td>{MARKS[c.level]}</td><th style='text-align:left'>{html.escape(c.name)}</th>"
+            f"<td style='text-align:left'>{html.escape(c.found)}"
+            f"{'<br><em>' + html.escape(c.hint) + '</em>' if c.hint else ''}</td></tr>"
+            for c in self.checks
+        )
+        verdict = "everything needed is here" if self.ok else "something needed is missing"
+        return f"<table><caption>kforge doctor: {verdict}</caption><tbody>{rows}</tbody></table>"
+
+
+def examine(store: str | Path | None = None) -> Doctor:
+    """Runs every check; builds the launch op and the runner (seconds, the first time only)."""
+    probes: list[tuple[str, Callable[[], Check]]] = [
+        ("Python", _python),
+        ("torch", _torch),
+        ("C++ compiler", _compiler),
+        ("OpenMP", _openmp),
+        ("CPU", _cpu),
+        ("launch op", _launch_op),
+        ("runner", _runner),
+        ("sandbox", _sandbox),
+        ("notebook view", _view),
+        ("store", lambda: _store(store)),
+        ("CUDA", _cuda),
+        ("language model", _language_model),
+    ]
+    return Doctor(tuple(_guarded(name, probe) for name, probe in probes))
+
+
+def _guarded(name: str, probe: Callable[[], Check]) -> Check:
+    """A probe that fails is a finding, not a crash of the doctor."""
+    try:
+        return probe()
+    except KForgeError as error:
+        return Check(name, "missing", str(error))
+    except Exception as error:  # noqa: BLE001  the doctor reports whatever is wrong
+        return Check(name, "missing", f"{type(error).__name__}: {error}")
+
+
+def _python() -> Check:
+    return Check("Python", "ok", f"{platform.python_version()} ({sys.executable})")
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None
+
+
+def _torch() -> Check:
+    found = _installed("torch")
+    if found is None:
+        return Check("torch", "missing", "not installed", "pip install 'torch>=2.11'")
+    import torch
+
+    numbers = tuple(int(part) for part in torch.__version__.split("+")[0].split(".")[:2])
+    if numbers < (2, 11):
+        return Check("torch", "missing", torch.__version__, "pip install -U 'torch>=2.11'")
+    return Check("torch", "ok", f"{torch.__version__}, {torch.get_num_threads()} threads")
+
+
+def _compiler() -> Check:
+    from kforge_nb.compilers.cpp import find_compiler
+
+    compiler = find_compiler()
+    return Check("C++ compiler", "ok", str(compiler))
+
+
+def _openmp() -> Check:
+    from kforge_nb.compilers import cpp
+    from kforge_nb.settings import cache_dir
+
+    source = (
+        "#include <cstdint>\n#include <omp.h>\n"
+        'extern "C" void probe(int64_t* out0, int32_t nthreads) {\n'
+        "  int64_t sum = 0;\n"
+        "#pragma omp parallel for num_threads(nthreads) reduction(+ : sum)\n"
+        "  for (int i = 0; i < 4; ++i) sum += i;\n  out0[0] = sum;\n}\n"
+    )
+    built = cpp.build(source, "probe", cache=cache_dir() / "doctor")
+    if isinstance(built, cpp.CompileFailed):
+        return Check("OpenMP", "missing", built.distilled, "install the compiler's OpenMP library")
+    return Check("OpenMP", "ok", f"a parallel loop compiles ({built.seconds:.1f} s)")
+
+
+def _cpu() -> Check:
+    from kforge_nb.profile.device import facts
+
+    known = facts()
+    isa = known.get("isa")
+    parts = [str(known.get("name", platform.processor())), f"{known.get('threads')} threads"]
+    parts.append(isa if isinstance(isa, str) else ", ".join(isa or ()))
+    return Check("CPU", "ok", "; ".join(part for part in parts if part))
+
+
+def _launch_op() -> Check:
+    from kforge_nb.guard import launch
+
+    launch.load()
+    return Check("launch op", "ok", "torch.ops.kforge.launch builds and loads")
+
+
+def _runner() -> Check:
+    from kforge_nb.judge import runner
+
+    return Check("runner", "ok", f"builds: {runner.build()}")
+
+
+def _sandbox() -> Check:
+    from kforge_nb.judge import sandbox
+
+    layers = sandbox.layers()
+    if layers:
+        return Check("sandbox", "ok", ", ".join(layers))
+    return Check("sandbox", "optional", "none beyond process limits on this machine")
+
+
+def _view() -> Check:
+    missing = [p for p in ("ipywidgets", "anywidget") if _installed(p) is None]
+    if missing:
+        return Check("notebook view", "optional", "text only", f"pip install {' '.join(missing)}")
+    static = Path(__file__).parent / "view" / "static"
+    built = sorted(path.name for path in static.glob("*.js")) if static.is_dir() else []
+    if not built:
+        return Check(
+            "notebook view", "optional", "the live view is not built", "run `make lab` or reinstall"
+        )
+    return Check("notebook view", "ok", f"{', '.join(built)}; anywidget {_installed('anywidget')}")
+
+
+def _store(store: str | Path | None) -> Check:
+    from kforge_nb.run.record import store_folder
+
+    folder = store_folder(store)
+    folder.mkdir(parents=True, exist_ok=True)
+    probe = folder / f".probe-{os.getpid()}"
+    probe.write_text("kforge")
+    probe.unlink()
+    return Check("store", "ok", f"{folder} can be written")
+
+
+def _cuda() -> Check:
+    import torch
+
+    if not torch.cuda.is_available():
+        return Check("CUDA", "optional", "no CUDA device seen by torch; kernels are for the CPU")
+    cupy = _installed("cupy-cuda13x") or _installed("cupy-cuda12x") or _installed("cupy")
+    name = torch.cuda.get_device_name()
+    if cupy is None:
+        return Check("CUDA", "optional", f"{name}, but no cupy", "pip install 'kforge-nb[cuda]'")
+    return Check("CUDA", "ok", f"{name}, cupy {cupy}, nvrtc {_installed('nvidia-cuda-nvrtc')}")
+
+
+def _language_model() -> Check:
+    client = _installed("openai")
+    key = "OPENAI_API_KEY is set" if os.environ.get("OPENAI_API_KEY") else "no OPENAI_API_KEY"
+    if client is None:
+        return Check(
+            "language model", "optional", f"{key}, openai is not installed", "only for openai runs"
+        )
+    return Check("language model", "optional", f"{key}, openai {client}")
+
+
+make_callable(__name__, "kforge_nb.api", "doctor")

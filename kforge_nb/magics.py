@@ -1,0 +1,263 @@
+"""%kforge and %%kforge: parse, call the Python API, display. Nothing else happens here.
+
+Everything a magic does can be done from Python: ``kforge_nb.profile``, ``optimize``, ``resume``,
+``load_run``, ``runs``, ``doctor`` and the methods of ``Run``. Every error that kforge raises on
+purpose is shown as one line, without a traceback.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from IPython.core.error import UsageError
+from IPython.core.magic import Magics, line_cell_magic, magics_class, no_var_expand
+from IPython.display import display
+from traitlets import Any as AnyTrait
+from traitlets import TraitError
+from traitlets.config import Configurable
+
+from kforge_nb._magic_line import Command, add_option, split_command
+from kforge_nb.errors import BadInput, KForgeError
+from kforge_nb.options import clear_defaults, option_specs, set_default
+
+__all__ = ["KForge", "KForgeMagics", "load", "unload"]
+
+
+def _commands() -> dict[str, Command]:
+    """All sub-commands with their parsers."""
+    summaries = {
+        "profile": "run a cell or an expression and show what may be made faster",
+        "optimize": "search for faster kernels in the background",
+        "status": "what a run is doing",
+        "stop": "end a run; what it has found so far stays",
+        "pause": "hold a run after the candidate it is judging",
+        "resume": "go on with a paused, stopped or interrupted run; "
+        "as %%kforge resume NAME the cell is its workload",
+        "wait": "block until a run has ended (an interrupt ends only the waiting)",
+        "show": "display a run",
+        "guard": "what was installed in the model and what was not, with the evidence",
+        "export": "write a run as one file: NAME.kforge.json, or .html",
+        "doctor": "check the whole toolchain",
+        "kernel": "judge the kernel in this cell like any candidate of a run",
+        "runs": "list the runs of the store",
+    }
+    found = {
+        name: Command(name, text, expression=name in {"profile", "optimize"})
+        for name, text in summaries.items()
+    }
+    specs = {spec.name: spec for spec in option_specs()}
+    add_option(found["profile"].parser, specs["granularity"])
+    for spec in specs.values():
+        add_option(found["optimize"].parser, spec)
+    for name in ("profile", "optimize", "resume"):
+        found[name].parser.add_argument("--as", dest="bind", help="bind the result to this name")
+    for name in ("status", "stop", "pause", "resume", "wait", "show", "guard", "export"):
+        found[name].parser.add_argument(
+            "run", nargs="?", help="name of the run (default: the latest)"
+        )
+    found["export"].parser.add_argument("path", nargs="?", help="file to write")
+    found["export"].parser.add_argument(
+        "--redact", action="store_true", help="leave out sources, names and values of your code"
+    )
+    kernel = found["kernel"].parser
+    kernel.add_argument("--target", metavar="N", help="index of the target it computes")
+    kernel.add_argument("--run", help="name of the run (default: the latest)")
+    for name, command in found.items():
+        if name != "optimize":
+            add_option(command.parser, specs["store"])
+    return found
+
+
+@magics_class
+class KForgeMagics(Magics):
+    """The %kforge and %%kforge magics."""
+
+    @no_var_expand
+    @line_cell_magic
+    def kforge(self, line: str, cell: str | None = None) -> Any:
+        """Kernel Forge: %kforge COMMAND [OPTIONS], %%kforge COMMAND [OPTIONS] over a cell.
+
+        Commands: profile, optimize, status, stop, pause, resume, wait, show, guard, export, doctor,
+        kernel, runs. ``%kforge COMMAND --help`` explains one.
+        """
+        command, rest = split_command(line, _commands())
+        values, expression = command.parse(rest)
+        if values.pop("help", False):
+            print(command.help())
+            return None
+        body = cell if cell is not None else expression
+        action: Callable[[dict[str, Any], str], Any] = getattr(self, f"_{command.name}")
+        try:
+            return action(values, body)
+        except KForgeError as error:
+            raise UsageError(str(error)) from None
+
+    def _profile(self, values: dict[str, Any], body: str) -> Any:
+        from kforge_nb import api
+
+        bind = self._bind_name(values)
+        found = api.profile(self._workload(body), **values)
+        return self._give(found, bind)
+
+    def _optimize(self, values: dict[str, Any], body: str) -> Any:
+        from kforge_nb import api
+
+        bind = self._bind_name(values)
+        values.setdefault("name", bind)
+        run = api.optimize(self._workload(body), **values)
+        if bind is not None:
+            self.shell.user_ns[bind] = run
+        return None
+
+    def _resume(self, values: dict[str, Any], body: str) -> Any:
+        from kforge_nb import api
+
+        bind = self._bind_name(values)
+        name = values.pop("run", None)
+        workload = self._workload(body) if body.strip() else None
+        run = api.resume(self._named(name), workload, **values)
+        if bind is not None:
+            self.shell.user_ns[bind] = run
+        return None
+
+    def _status(self, values: dict[str, Any], _body: str) -> None:
+        print(self._run(values).status())
+
+    def _stop(self, values: dict[str, Any], _body: str) -> None:
+        run = self._run(values)
+        run.stop()
+        print(run.status())
+
+    def _pause(self, values: dict[str, Any], _body: str) -> None:
+        run = self._run(values)
+        run.pause()
+        print(run.status())
+
+    def _wait(self, values: dict[str, Any], _body: str) -> None:
+        run = self._run(values)
+        try:
+            run.wait()
+        except KeyboardInterrupt:
+            raise UsageError(
+                f"stopped waiting; run {run.name} goes on (%kforge stop {run.name} ends it)"
+            ) from None
+        print(run.status())
+
+    def _show(self, values: dict[str, Any], _body: str) -> None:
+        self._run(values).show()
+
+    def _guard(self, values: dict[str, Any], _body: str) -> Any:
+        run = self._run(values)
+        if run.decisions.empty:
+            print(f"run {run.name} has no decisions yet: {run.status()}")
+            return None
+        display(run.guard)
+        return None
+
+    def _export(self, values: dict[str, Any], _body: str) -> None:
+        run_name, path = values.get("run"), values.get("path")
+        if path is None and run_name is not None and run_name.endswith((".json", ".html")):
+            run_name, path = None, run_name
+        run = self._run({**values, "run": run_name})
+        path = path or f"{run.name}.kforge.json"
+        print(f"wrote {run.save(path, redact=values.get('redact', False))}")
+
+    def _doctor(self, _values: dict[str, Any], _body: str) -> Any:
+        from kforge_nb import api
+
+        return api.doctor()
+
+    def _kernel(self, values: dict[str, Any], body: str) -> Any:
+        if "target" not in values:
+            raise BadInput("say which target the kernel computes: %%kforge kernel --target 3")
+        target = values["target"]
+        if not target.isdigit():
+            raise BadInput(f"--target takes the index of a target, not {target!r}")
+        return self._run(values).judge_kernel(int(target), body)
+
+    def _runs(self, values: dict[str, Any], _body: str) -> Any:
+        from kforge_nb import api
+
+        return api.runs(**values)
+
+    def _workload(self, body: str) -> Callable[[], Any]:
+        from kforge_nb.cells import CellWorkload
+
+        return CellWorkload(self.shell, body)
+
+    def _named(self, name: str | None) -> Any:
+        """A run bound to a variable, or else the name itself."""
+        from kforge_nb.run.handle import Run
+
+        bound = self.shell.user_ns.get(name) if name else None
+        return bound if isinstance(bound, Run) else name
+
+    def _run(self, values: dict[str, Any]) -> Any:
+        from kforge_nb import api
+
+        return api.find_run(self._named(values.get("run")), store=values.get("store"))
+
+    @staticmethod
+    def _bind_name(values: dict[str, Any]) -> str | None:
+        bind: str | None = values.pop("bind", None)
+        if bind is not None and not bind.isidentifier():
+            raise BadInput(f"--as needs a Python name, not {bind!r}")
+        return bind
+
+    def _give(self, result: Any, bind: str | None) -> Any:
+        """Displays a result and binds it, or hands it to IPython's Out."""
+        if bind is None:
+            return result
+        self.shell.user_ns[bind] = result
+        display(result)
+        return None
+
+
+class _Defaults(Configurable):
+    """Passes every change on to the options table (one way), refusing what it refuses."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(**kwargs)
+        for name in self.trait_names(config=True):
+            if getattr(self, name) != self.trait_defaults(name):
+                set_default(name, getattr(self, name))
+        self.observe(self._changed, self.trait_names(config=True))
+
+    def _changed(self, change: dict[str, Any]) -> None:
+        try:
+            value = set_default(change["name"], change["new"])
+        except BadInput as error:
+            self._trait_values[change["name"]] = change["old"]
+            raise TraitError(str(error)) from None
+        self._trait_values[change["name"]] = value
+
+
+def _configurable() -> type[_Defaults]:
+    """The class of ``%config KForge``, with a trait for each option."""
+    of_one_run = {"name", "target", "dry_run", "wait"}
+    traits = {
+        spec.name: AnyTrait(spec.default, help=spec.help).tag(config=True)
+        for spec in option_specs()
+        if spec.name not in of_one_run
+    }
+    doc = "Defaults of every run, as in ``%config KForge.budget = 100``."
+    return type("KForge", (_Defaults,), {**traits, "__doc__": doc, "__module__": __name__})
+
+
+KForge = _configurable()
+
+
+def load(shell: Any) -> None:
+    """Registers the magics and the configuration with an IPython shell (twice is fine)."""
+    unload(shell)
+    shell.register_magics(KForgeMagics)
+    shell.configurables.append(KForge(parent=shell))
+
+
+def unload(shell: Any) -> None:
+    """Takes the magics and the configuration away."""
+    clear_defaults()
+    for kind in ("line", "cell"):
+        shell.magics_manager.magics[kind].pop("kforge", None)
+    shell.configurables[:] = [c for c in shell.configurables if not isinstance(c, KForge)]

@@ -1,0 +1,204 @@
+"""The options of a run, said once: the magics, Python and ``%config KForge`` all read this table.
+
+Every field carries its help text and, where it has them, its choices; the magics build their flags
+from it, :func:`kforge_nb.optimize` checks its arguments against it, and ``%config KForge`` shows
+it.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Iterable, Mapping
+from dataclasses import MISSING, dataclass, field, fields
+from os import PathLike
+from typing import Any
+
+from kforge_nb.errors import BadInput
+
+__all__ = [
+    "OptimizeOptions",
+    "OptionSpec",
+    "clear_defaults",
+    "did_you_mean",
+    "option_specs",
+    "set_default",
+]
+
+RESTS = ("auto", "eager", "inductor", "cudagraphs", "inductor-cudagraphs")
+
+
+def _option(default: Any, help_text: str, kind: type, **extra: Any) -> Any:
+    """A dataclass field that knows how it is spelled and explained."""
+    return field(default=default, metadata={"help": help_text, "kind": kind, **extra})
+
+
+@dataclass(frozen=True, slots=True)
+class OptimizeOptions:
+    """What one optimize run may do; ``of`` validates and fills in the defaults."""
+
+    name: str | None = _option(None, "name of the run; made up when left out", str)
+    granularity: str = _option(
+        "region", "how the graph is cut into targets", str, choices=("op", "module", "region")
+    )
+    target: tuple[int, ...] = _option(
+        (), "only these targets, by their index in the profile", int, many=True
+    )
+    ops: tuple[str, ...] = _option(
+        (), "only targets of these families or names, such as softmax", str, many=True
+    )
+    top: int | None = _option(None, "at most so many targets, largest gain first", int, low=1)
+    proposer: str = _option(
+        "recipes",
+        "what writes candidates; the built-in recipes need no key and cost nothing",
+        str,
+        choices=("recipes",),
+    )
+    backend: str = _option(
+        "auto",
+        "what compiles candidates: cpp_extension (C++) or cupy (CUDA); auto follows the model",
+        str,
+        choices=("auto", "cpp_extension", "cupy"),
+    )
+    budget: int = _option(60, "at most so many candidates are judged", int, low=0)
+    max_cost: float | None = _option(
+        None, "US dollars that paid proposers may spend at most", float, low=0
+    )
+    time_limit: float | None = _option(None, "seconds that the search may take", float, low=0)
+    patience: int = _option(
+        12, "a target stops after so many candidates without a new best", int, low=1
+    )
+    rest: str = _option(
+        "auto", "how the remaining graph runs; auto measures and recommends", str, choices=RESTS
+    )
+    seed: int = _option(0, "makes the search repeatable", int)
+    engine: str = _option("local", "where candidates are judged", str, choices=("local",))
+    store: str | None = _option(
+        None, "folder of the runs; the default is .kforge beside the notebook", str
+    )
+    wait: bool = _option(False, "block until the run has ended", bool)
+    dry_run: bool = _option(
+        False, "only say which targets, how many candidates and at most what cost", bool
+    )
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> OptimizeOptions:
+        """Options from keyword values; None means the default.
+
+        Raises BadInput for an unknown name, a value of the wrong type or out of range.
+        """
+        known = {spec.name: spec for spec in option_specs()}
+        chosen: dict[str, Any] = {}
+        for name, value in values.items():
+            if name not in known:
+                raise BadInput(f"unknown option {name!r}{did_you_mean(name, known)}")
+            if value is None:
+                value = known[name].default
+            chosen[name] = known[name].check(value)
+        for name, spec in known.items():
+            chosen.setdefault(name, spec.default)
+        return cls(**chosen)
+
+    def to_document(self) -> dict[str, Any]:
+        """Plain JSON for the store; ``of`` reads it back."""
+        return {
+            spec.name: list(value) if spec.many else value
+            for spec in option_specs()
+            for value in (getattr(self, spec.name),)
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class OptionSpec:
+    """One option as every surface needs it: name, default of now, type, choices and help."""
+
+    name: str
+    default: Any
+    kind: type
+    help: str
+    choices: tuple[str, ...] = ()
+    many: bool = False
+    low: float | None = None
+
+    @property
+    def flag(self) -> str:
+        """Spelling in a magic."""
+        return "--" + self.name.replace("_", "-")
+
+    def check(self, value: Any) -> Any:
+        """The value in its canonical type; BadInput says what was wrong."""
+        if value is None and self.default is None:
+            return None
+        if not self.many:
+            return self._check_one(value)
+        items = value if isinstance(value, Iterable) and not isinstance(value, str) else [value]
+        parts = [
+            p for item in items for p in (item.split(",") if isinstance(item, str) else [item])
+        ]
+        return tuple(self._check_one(part) for part in parts if part != "")
+
+    def _check_one(self, value: Any) -> Any:
+        value = self._convert(value)
+        if self.choices and value not in self.choices:
+            raise BadInput(
+                f"{self.flag} is {value!r}, but must be one of {', '.join(self.choices)}"
+                f"{did_you_mean(value, self.choices)}"
+            )
+        if self.low is not None and not value >= self.low:
+            raise BadInput(f"{self.flag} must be at least {self.low:g}, not {value!r}")
+        return value
+
+    def _convert(self, value: Any) -> Any:
+        """The value as ``kind``, without any guessing (1.5 is no int, 1 no bool)."""
+        allowed = {bool: bool, int: (int, str), float: (int, float, str), str: (str, PathLike)}
+        try:
+            if isinstance(value, allowed[self.kind]) and (
+                self.kind is bool or not isinstance(value, bool)
+            ):
+                return self.kind(value)
+        except ValueError as error:
+            raise BadInput(f"{self.flag} takes {self.kind.__name__}: {error}") from None
+        raise BadInput(f"{self.flag} takes {self.kind.__name__}, not {value!r}")
+
+
+_defaults: dict[str, Any] = {}
+
+
+def option_specs() -> tuple[OptionSpec, ...]:
+    """All options in order, with the defaults as ``%config KForge`` left them."""
+    found = []
+    for item in fields(OptimizeOptions):
+        if item.default is MISSING:
+            raise TypeError(f"option {item.name} has no default")
+        meta = item.metadata
+        found.append(
+            OptionSpec(
+                item.name,
+                _defaults.get(item.name, item.default),
+                meta["kind"],
+                meta["help"],
+                tuple(meta.get("choices", ())),
+                bool(meta.get("many", False)),
+                meta.get("low"),
+            )
+        )
+    return tuple(found)
+
+
+def set_default(name: str, value: Any) -> Any:
+    """Changes the default of an option for this process and returns it in its canonical type."""
+    specs = {spec.name: spec for spec in option_specs()}
+    if name not in specs:
+        raise BadInput(f"unknown option {name!r}{did_you_mean(name, specs)}")
+    _defaults[name] = specs[name].check(value)
+    return _defaults[name]
+
+
+def clear_defaults() -> None:
+    """Forgets every changed default."""
+    _defaults.clear()
+
+
+def did_you_mean(word: str, known: Iterable[str]) -> str:
+    """``(did you mean 'x'?)`` after a space, or nothing."""
+    close = difflib.get_close_matches(str(word), list(known), n=1, cutoff=0.6)
+    return f" (did you mean {close[0]!r}?)" if close else ""
