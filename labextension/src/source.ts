@@ -1,0 +1,27 @@
+/**
+ * The seam between the view and whatever holds a run: a widget model, a saved document, a page.
+ * The view knows this interface and the document's types, nothing else.
+ */
+import type { Details, RunDocument } from "./view/document";
+
+export interface RunSource {
+  /** The newest document; null until the first one has come. */
+  snapshot(): RunDocument | null;
+  /** Calls back after each new snapshot; returns a function that ends the subscription. */
+  subscribe(changed: () => void): () => void;
+  /** Source, plan, log and figures of one node; null where they are not to be had. */
+  detail(nodeId: string): Promise<Details | null>;
+  /** Asks for the run to end after what is being judged. Absent where nothing can be stopped. */
+  stop?(): void;
+  /** Asks for the run to pause, or to go on when it is paused. Absent where it cannot. */
+  pause?(): void;
+}
+
+/** A source over one finished document, for saved runs and pages. */
+export function fixedSource(document: RunDocument): RunSource {
+  return {
+    snapshot: () => document,
+    subscribe: () => () => undefined,
+    detail: (nodeId) => Promise.resolve(document.details[nodeId] ?? null),
+  };
+}

@@ -1,0 +1,65 @@
+/** The whole view: headline, targets, the selected target's tree, progress and the guard. */
+import type { JSX } from "preact";
+import { useEffect, useState } from "preact/hooks";
+import type { RunSource } from "../source";
+import type { RunDocument } from "./document";
+import { Guard } from "./Guard";
+import { Headline } from "./Headline";
+import { NodePanel } from "./NodePanel";
+import { Progress } from "./Progress";
+import css from "./style.css";
+import { Targets } from "./Targets";
+import { Tree } from "./Tree";
+
+/** Re-renders on each new snapshot of the source. */
+function useSnapshot(source: RunSource): RunDocument | null {
+  const [document, setDocument] = useState(() => source.snapshot());
+  useEffect(() => {
+    const update = (): void => setDocument(source.snapshot());
+    update();
+    return source.subscribe(update);
+  }, [source]);
+  return document;
+}
+
+export function App({ source }: { source: RunSource }): JSX.Element {
+  const document = useSnapshot(source);
+  const [target, setTarget] = useState<number | null>(null);
+  const [node, setNode] = useState<string | null>(null);
+  if (document === null) return <div class="kforge">Waiting for the first figures…</div>;
+
+  const shown = document.targets.find((t) => t.index === target) ?? firstOfInterest(document);
+  const nodes = document.nodes.filter((n) => n.target === shown?.index);
+  const selected = nodes.find((n) => n.id === node) ?? nodes.find((n) => n.id === shown?.best);
+  const select = (index: number): void => {
+    setTarget(index);
+    setNode(null);
+  };
+  return (
+    <div class="kforge" role="region" aria-label={`Run ${document.name}`}>
+      <style>{css}</style>
+      <Headline document={document} source={source} />
+      <Targets document={document} selected={shown?.index ?? null} onSelect={select} />
+      {shown !== undefined && nodes.length > 0 && (
+        <section class="kforge-two">
+          <Tree target={shown} nodes={nodes} selected={selected?.id ?? null} onSelect={setNode} />
+          {selected !== undefined && <NodePanel key={selected.id} node={selected} source={source} />}
+        </section>
+      )}
+      <section class="kforge-two">
+        <Progress document={document} />
+        <Guard document={document} />
+      </section>
+    </div>
+  );
+}
+
+/** The target to show before anyone has chosen: being searched, else the one won most on. */
+function firstOfInterest(document: RunDocument): RunDocument["targets"][number] | undefined {
+  const tried = new Set(document.nodes.map((n) => n.target));
+  return (
+    document.targets.find((t) => t.best !== null) ??
+    document.targets.find((t) => tried.has(t.index)) ??
+    document.targets[0]
+  );
+}

@@ -1,0 +1,135 @@
+/** The answer at a glance: what the whole model gained, against what, and what it took. */
+import type { ComponentChildren, JSX } from "preact";
+import type { RunSource } from "../source";
+import { headline, running, spent } from "./derive";
+import type { RunDocument, WholeRow } from "./document";
+import * as format from "./format";
+
+interface Props {
+  document: RunDocument;
+  source: RunSource;
+}
+
+export function Headline({ document, source }: Props): JSX.Element {
+  const { budget, judged } = document.progress;
+  return (
+    <>
+      <header>
+        <Gain document={document} />
+        <Facts document={document} />
+        <State document={document} source={source} />
+      </header>
+      <div
+        class="kforge-bar"
+        role="progressbar"
+        aria-label="Candidates judged"
+        aria-valuemin={0}
+        aria-valuenow={judged}
+        {...(budget === null ? {} : { "aria-valuemax": budget })}
+      >
+        <i style={{ width: `${fraction(document) * 100}%` }} />
+      </div>
+      {document.workload.launch_bound === true && (
+        <p class="kforge-banner">
+          Launch-bound: the model waits for its host, not for its device. Faster kernels alone
+          change little here; a rest with CUDA graphs does.
+        </p>
+      )}
+    </>
+  );
+}
+
+function Gain({ document }: { document: RunDocument }): JSX.Element {
+  const { overEmpty, overEager, rest, estimate } = headline(document);
+  if (overEmpty === null && overEager === null) {
+    return (
+      <div class="kforge-big">
+        {format.ratio(estimate)} <small>estimated for the whole model, not yet measured in it</small>
+      </div>
+    );
+  }
+  return (
+    <>
+      <div class="kforge-big">
+        {format.ratio((overEmpty ?? overEager)?.ratio)}{" "}
+        <small>{format.interval((overEmpty ?? overEager)?.low, (overEmpty ?? overEager)?.high)}</small>
+      </div>
+      {overEmpty && <Versus row={overEmpty} what={`same rest (${rest ?? ""}) without kernels`} />}
+      {overEager && <Versus row={overEager} what="untouched eager model" />}
+    </>
+  );
+}
+
+function Versus({ row, what }: { row: WholeRow; what: string }): JSX.Element {
+  return (
+    <Pair
+      top={`${format.time(row.against_us)} → ${format.time(row.ours_us)}`}
+      below={`${format.ratio(row.ratio)} (${format.interval(row.low, row.high)}) over the ${what}`}
+    />
+  );
+}
+
+function Facts({ document }: { document: RunDocument }): JSX.Element {
+  const { usd, calls } = spent(document);
+  const installed = document.decisions.filter((d) => d.installed).length;
+  const { judged, budget } = document.progress;
+  return (
+    <>
+      {document.decisions.length > 0 && (
+        <Pair
+          top={`${installed} of ${document.decisions.length} replaced`}
+          below={
+            document.fidelity === null
+              ? "fidelity not measured"
+              : `fidelity ${format.ratio(document.fidelity.ratio)} eager's error`
+          }
+        />
+      )}
+      <Pair
+        top={`${judged}${budget === null ? "" : ` of ${budget}`} judged`}
+        below={calls > 0 ? `${format.usd(usd)}, ${format.count(calls, "call")}` : "no paid calls"}
+      />
+    </>
+  );
+}
+
+function Pair({ top, below }: { top: ComponentChildren; below: ComponentChildren }): JSX.Element {
+  return (
+    <div class="kforge-pair">
+      <b>{top}</b>
+      <br />
+      {below}
+    </div>
+  );
+}
+
+function State({ document, source }: Props): JSX.Element {
+  const live = running(document);
+  const { message, eta_s: eta } = document.progress;
+  return (
+    <div class="kforge-state">
+      <span>
+        {live ? message || document.progress.phase : document.state_reason || document.state}
+        {live && eta !== null && ` · ${format.clock(eta)} left`}
+      </span>
+      <span class="kforge-hidden" role="status" aria-live="polite">
+        Run {document.name}: {document.state}
+      </span>
+      {live && source.stop && (
+        <button type="button" onClick={() => source.stop?.()}>
+          Stop
+        </button>
+      )}
+      {!live && <b>{document.state}</b>}
+    </div>
+  );
+}
+
+/** How far the run is: by budget or by time, whichever ends it sooner. */
+function fraction(document: RunDocument): number {
+  if (!running(document)) return 1;
+  const { judged, budget, seconds, time_limit: limit } = document.progress;
+  const byBudget = budget === null || budget === 0 ? 0 : judged / budget;
+  const byTime = limit === null || limit === 0 || seconds === null ? 0 : seconds / limit;
+  return Math.min(1, Math.max(byBudget, byTime));
+}

@@ -1,0 +1,104 @@
+/** What the view shows but the document does not say outright. Pure functions of the document. */
+import type { Node, RunDocument, Target, WholeRow } from "./document";
+
+export interface Headline {
+  /** How the rest of the graph runs in the two rows; null before the guard has measured. */
+  rest: string | null;
+  /** The guarded model against the same rest without kernels. */
+  overEmpty: WholeRow | null;
+  /** The guarded model against the untouched eager model. */
+  overEager: WholeRow | null;
+  /** Whole-model gain if every best candidate holds in the model; never a measurement. */
+  estimate: number | null;
+}
+
+/** The whole-model figures of the recommended rest, or of the first one that was measured. */
+export function headline(document: RunDocument): Headline {
+  const guarded = document.whole.filter((row) => row.name === "guarded");
+  const wanted = document.recommendation?.rest;
+  const rest = (guarded.find((row) => row.rest === wanted) ?? guarded[0])?.rest ?? null;
+  const against = (name: string): WholeRow | null =>
+    guarded.find((row) => row.rest === rest && row.against === name) ?? null;
+  return {
+    rest,
+    overEmpty: against("empty"),
+    overEager: against("eager"),
+    estimate: estimate(document.targets, bestSpeedups(document)),
+  };
+}
+
+/** Speed-up of each target's best accepted candidate, by target index. */
+export function bestSpeedups(document: RunDocument): Map<number, number> {
+  const best = new Map<number, number>();
+  for (const node of document.nodes) raise(best, node);
+  return best;
+}
+
+function raise(best: Map<number, number>, node: Node): void {
+  if (node.verdict !== "accepted" || node.speedup == null) return;
+  if (node.speedup > (best.get(node.target) ?? 1)) best.set(node.target, node.speedup);
+}
+
+/** Amdahl over the shares; null where no target has a share. */
+export function estimate(targets: Target[], speedups: Map<number, number>): number | null {
+  let left = 1;
+  let known = false;
+  for (const target of targets) {
+    if (target.share == null) continue;
+    known = true;
+    left -= target.share * (1 - 1 / (speedups.get(target.index) ?? 1));
+  }
+  return known && left > 0 ? 1 / left : null;
+}
+
+export interface ProgressPoint {
+  judged: number;
+  usd: number;
+  seconds: number;
+  gain: number;
+}
+
+/** The estimate after each judged candidate, with what had been spent by then. */
+export function progress(document: RunDocument): ProgressPoint[] {
+  const nodes = [...document.nodes].sort((a, b) => a.created.localeCompare(b.created));
+  const costs = [...document.costs].sort((a, b) => a.created.localeCompare(b.created));
+  const start = Date.parse(document.created);
+  const best = new Map<number, number>();
+  let usd = 0;
+  let spent = 0;
+  return nodes.map((node, index) => {
+    for (; spent < costs.length; spent += 1) {
+      const cost = costs[spent];
+      if (cost === undefined || cost.created > node.created) break;
+      usd += cost.usd ?? 0;
+    }
+    raise(best, node);
+    return {
+      judged: index + 1,
+      usd,
+      seconds: Math.max(0, (Date.parse(node.created) - start) / 1000),
+      gain: estimate(document.targets, best) ?? 1,
+    };
+  });
+}
+
+/** Ids on the way from the root to `nodeId`, both ends included. */
+export function pathTo(nodes: Node[], nodeId: string | null): Set<string> {
+  const byId = new Map(nodes.map((node) => [node.id, node]));
+  const path = new Set<string>();
+  for (let id = nodeId; id !== null && !path.has(id); id = byId.get(id)?.parent ?? null) path.add(id);
+  return path;
+}
+
+/** Money and calls spent so far. */
+export function spent(document: RunDocument): { usd: number; calls: number } {
+  return document.costs.reduce(
+    (sum, cost) => ({ usd: sum.usd + (cost.usd ?? 0), calls: sum.calls + cost.calls }),
+    { usd: 0, calls: 0 },
+  );
+}
+
+/** Whether work is still going on. */
+export function running(document: RunDocument): boolean {
+  return ["profiling", "searching", "guarding"].includes(document.state);
+}

@@ -1,0 +1,57 @@
+/** Figures as people read them. Every function takes null for "not measured". */
+
+const NONE = "–";
+
+/** 2.314 → `2.31×`. */
+export function ratio(value: number | null | undefined): string {
+  if (value == null) return NONE;
+  return `${value >= 100 ? value.toFixed(0) : value >= 10 ? value.toFixed(1) : value.toFixed(2)}×`;
+}
+
+/** The 95% interval in words. */
+export function interval(low: number | null | undefined, high: number | null | undefined): string {
+  if (low == null || high == null) return "";
+  return `${ratio(low).slice(0, -1)} to ${ratio(high).slice(0, -1)}`;
+}
+
+/** Microseconds with a fitting unit. */
+export function time(us: number | null | undefined): string {
+  if (us == null) return NONE;
+  if (us < 1) return `${(us * 1000).toFixed(0)} ns`;
+  if (us < 10_000) return `${us < 100 ? us.toFixed(1) : us.toFixed(0)} µs`;
+  if (us < 10_000_000) return `${(us / 1000).toFixed(1)} ms`;
+  return `${(us / 1_000_000).toFixed(1)} s`;
+}
+
+/** 0.314 → `31.4%`. */
+export function percent(share: number | null | undefined): string {
+  return share == null ? NONE : `${(share * 100).toFixed(1)}%`;
+}
+
+/** Seconds as `3:10`, or hours before it. */
+export function clock(seconds: number | null | undefined): string {
+  if (seconds == null) return NONE;
+  const whole = Math.max(0, Math.round(seconds));
+  const pad = (n: number): string => String(n).padStart(2, "0");
+  const hours = Math.floor(whole / 3600);
+  const minutes = Math.floor((whole % 3600) / 60);
+  return hours > 0
+    ? `${hours}:${pad(minutes)}:${pad(whole % 60)}`
+    : `${minutes}:${pad(whole % 60)}`;
+}
+
+/** Money; small sums keep their digits. */
+export function usd(value: number): string {
+  return `$${value > 0 && value < 0.1 ? value.toFixed(4) : value.toFixed(2)}`;
+}
+
+/** An error figure such as 1.7e-3. */
+export function error(value: number | null | undefined): string {
+  if (value == null) return NONE;
+  return value === 0 ? "0" : value.toExponential(1);
+}
+
+/** `1 kernel`, `2 kernels`. */
+export function count(n: number, noun: string): string {
+  return `${n} ${noun}${n === 1 ? "" : "s"}`;
+}

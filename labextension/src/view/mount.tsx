@@ -1,0 +1,15 @@
+/** Mounts the view of a run into an element: the one entry that hosts call. */
+import { render } from "preact";
+import type { RunSource } from "../source";
+import { App } from "./App";
+
+/** Shows the run of `source` in `el`; returns a function that removes it again. */
+export function mountRun(el: HTMLElement, source: RunSource): () => void {
+  const root = el.ownerDocument.createElement("div");
+  el.append(root);
+  render(<App source={source} />, root);
+  return () => {
+    render(null, root);
+    root.remove();
+  };
+}

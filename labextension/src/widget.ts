@@ -1,0 +1,79 @@
+/**
+ * The anywidget host: a source over the widget model, and the view mounted on it.
+ *
+ * The kernel writes `doc` and `detail`; this side writes `detail_request` and `command`. No trait is
+ * written from both sides, so neither can overwrite the other.
+ */
+import type { RunSource } from "./source";
+import type { Details, RunDocument } from "./view/document";
+import { mountRun } from "./view/mount";
+
+/** What is used of anywidget's model. */
+export interface WidgetModel {
+  get(name: string): unknown;
+  set(name: string, value: unknown): void;
+  save_changes(): void;
+  on(event: string, callback: () => void): void;
+  off(event: string, callback: () => void): void;
+}
+
+interface DetailAnswer {
+  id: string;
+  details: Details | null;
+}
+
+const ANSWER_MS = 20_000;
+
+/** A source over the traits of one widget model. */
+export function modelSource(model: WidgetModel): RunSource {
+  const cache = new Map<string, Details>();
+  let sent = 0;
+
+  const send = (trait: string, value: object): void => {
+    sent += 1; // a number makes two equal requests two changes
+    model.set(trait, { ...value, n: sent });
+    model.save_changes();
+  };
+
+  const snapshot = (): RunDocument | null => {
+    const document = model.get("doc") as Partial<RunDocument> | null;
+    return document?.schema === undefined ? null : (document as RunDocument);
+  };
+
+  const ask = (nodeId: string): Promise<Details | null> =>
+    new Promise((resolve) => {
+      const finish = (details: Details | null): void => {
+        clearTimeout(timer);
+        model.off("change:detail", answered);
+        if (details !== null) cache.set(nodeId, details);
+        resolve(details);
+      };
+      const answered = (): void => {
+        const answer = model.get("detail") as Partial<DetailAnswer> | null;
+        if (answer?.id === nodeId) finish(answer.details ?? null);
+      };
+      const timer = setTimeout(() => finish(null), ANSWER_MS);
+      model.on("change:detail", answered);
+      send("detail_request", { id: nodeId });
+    });
+
+  return {
+    snapshot,
+    subscribe: (changed) => {
+      model.on("change:doc", changed);
+      return () => model.off("change:doc", changed);
+    },
+    detail: (nodeId) => {
+      const known = cache.get(nodeId) ?? snapshot()?.details[nodeId];
+      return known === undefined ? ask(nodeId) : Promise.resolve(known);
+    },
+    stop: () => send("command", { name: "stop" }),
+    pause: () => send("command", { name: "pause" }),
+  };
+}
+
+function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => void {
+  return mountRun(el, modelSource(model));
+}
+
+export default { render };
