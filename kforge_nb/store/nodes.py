@@ -1,0 +1,204 @@
+"""Targets of a run, and the nodes of their trees, as plain records."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from sqlite3 import Row
+from typing import Any
+
+from kforge_nb.errors import StoreError
+from kforge_nb.store.base import insert
+from kforge_nb.store.log import LogRecords
+from kforge_nb.store.records import dump, load, now
+
+__all__ = ["NodeRecords"]
+
+
+class NodeRecords(LogRecords):
+    """Records of targets and nodes."""
+
+    def add_target(
+        self,
+        run: str,
+        index: int,
+        record: Mapping[str, Any],
+        files: Mapping[str, Any] | None = None,
+    ) -> None:
+        """A target of a run, or its newer record.
+
+        Args:
+            run: Id of the run.
+            index: The target's index in the run.
+            record: As in ``targets`` of the run document (the index may be left out).
+            files: What is needed to build the target again: its document, folder of inputs, ….
+        """
+        with self.database.write() as c:
+            self._must_exist(c, run)
+            values = (run, index, str(record["fingerprint"]), dump(record), dump(files or {}))
+            c.execute(
+                "INSERT INTO targets VALUES (?, ?, ?, ?, ?) ON CONFLICT (run, idx) DO UPDATE SET "
+                "fingerprint = excluded.fingerprint, record = excluded.record, "
+                "files = excluded.files",
+                values,
+            )
+
+    def update_target(self, run: str, index: int, **fields: Any) -> None:
+        """Set some fields of a target's record (state, state_reason, best, …)."""
+        with self.database.write() as c:
+            record = {**self.target(run, index)["record"], **fields}
+            columns = {"record": dump(record), "fingerprint": str(record["fingerprint"])}
+            self._update("targets", columns, "run = ? AND idx = ?", (run, index), "")
+            self._touch(c, run)
+
+    def target(self, run: str, index: int) -> dict[str, Any]:
+        """``{"index", "fingerprint", "record", "files"}`` of one target.
+
+        Raises:
+            StoreError: No such target.
+        """
+        found = [t for t in self.targets(run) if t["index"] == index]
+        if not found:
+            raise StoreError(f"run {run!r} has no target {index}")
+        return found[0]
+
+    def targets(self, run: str) -> list[dict[str, Any]]:
+        """All targets of a run by index."""
+        with self.database.read() as c:
+            rows = c.execute("SELECT * FROM targets WHERE run = ? ORDER BY idx", (run,)).fetchall()
+        return [
+            {
+                "index": r["idx"],
+                "fingerprint": r["fingerprint"],
+                "record": load(r["record"]),
+                "files": load(r["files"]),
+            }
+            for r in rows
+        ]
+
+    def add_node(
+        self,
+        run: str,
+        node: str,
+        *,
+        target: int,
+        parent: str | None,
+        action: str,
+        candidate: Mapping[str, Any],
+        evaluation: Mapping[str, Any],
+        seconds: float = 0.0,
+        visits: int = 1,
+        value: float | None = None,
+        cost: Mapping[str, Any] | None = None,
+    ) -> None:
+        """A finished node. When this returns, it is on disk and survives kill -9.
+
+        Args:
+            run: Id of the run.
+            node: Id of the node, ``"TARGET.NUMBER"``.
+            target: Index of its target, which was added before.
+            parent: Id of its parent, which was added before; None for a draft.
+            action: ``draft``, ``repair``, ``optimise`` or ``restart``.
+            candidate: See :func:`kforge_nb.store.records.candidate_to_record`.
+            evaluation: See ``Evaluation.to_document``.
+            seconds: Proposing and judging, wall clock.
+            visits: As in the tree; see :meth:`set_statistics`.
+            value: As in the tree.
+            cost: Booked with the node in the same transaction; see :meth:`add_cost`.
+
+        Raises:
+            StoreError: The node exists, or its target or parent does not.
+        """
+        rest = {k: v for k, v in candidate.items() if k != "source"}
+        found = {k: v for k, v in evaluation.items() if k != "log"}
+        with self.database.write() as c:
+            if c.execute("SELECT 1 FROM nodes WHERE run = ? AND id = ?", (run, node)).fetchone():
+                raise StoreError(f"run {run!r} already holds a node {node!r}")
+            columns = {
+                "run": run,
+                "id": node,
+                "target": target,
+                "number": _number(node),
+                "parent": parent,
+                "action": action,
+                "digest": str(candidate.get("digest", "")),
+                "candidate": dump(rest),
+                "source": self.put_blob(str(candidate.get("source", ""))),
+                "evaluation": dump(found),
+                "log": self.put_blob(str(evaluation.get("log", ""))),
+                "seconds": float(seconds),
+                "visits": int(visits),
+                "value": value,
+                "created": now(),
+            }
+            self._touch(c, run)
+            insert(c, "nodes", columns)
+            if cost is not None:
+                self.add_cost(run, target=target, node=node, **cost)
+
+    def replace_evaluation(self, run: str, node: str, evaluation: Mapping[str, Any]) -> None:
+        """Put the evaluation on fresh samples (confirmation) in place of the first one."""
+        found = {k: v for k, v in evaluation.items() if k != "log"}
+        with self.database.write() as c:
+            log = self.put_blob(str(evaluation.get("log", "")))
+            columns = {"evaluation": dump(found), "log": log}
+            where = "run = ? AND id = ?"
+            self._update("nodes", columns, where, (run, node), f"no node {node!r} in run {run!r}")
+            self._touch(c, run)
+
+    def set_statistics(self, run: str, rows: Iterable[tuple[str, int, float | None]]) -> None:
+        """Visits and values of nodes, as ``(node, visits, value)``."""
+        with self.database.write() as c:
+            c.executemany(
+                "UPDATE nodes SET visits = ?, value = ? WHERE run = ? AND id = ?",
+                [(visits, value, run, node) for node, visits, value in rows],
+            )
+
+    def nodes(
+        self, run: str, target: int | None = None, *, sources: bool = False
+    ) -> list[dict[str, Any]]:
+        """Finished nodes, by target and in the order they were begun (parents first).
+
+        Args:
+            run: Id of the run.
+            target: Only those of this target.
+            sources: Read sources and logs too (``candidate["source"]``, ``evaluation["log"]``).
+
+        Returns:
+            Records with id, target, parent, action, digest, candidate, evaluation, seconds,
+            visits, value and created: what ``add_node`` was given.
+        """
+        where, values = ("", [run]) if target is None else (" AND target = ?", [run, target])
+        with self.database.read() as c:
+            rows = c.execute(
+                f"SELECT * FROM nodes WHERE run = ?{where} ORDER BY target, number",  # noqa: S608
+                values,
+            ).fetchall()
+            return [self._node(r, sources) for r in rows]
+
+    def node(self, run: str, node: str) -> dict[str, Any]:
+        """One node with source and log.
+
+        Raises:
+            StoreError: No such node.
+        """
+        with self.database.read() as c:
+            row = c.execute("SELECT * FROM nodes WHERE run = ? AND id = ?", (run, node)).fetchone()
+            if row is None:
+                raise StoreError(f"no node {node!r} in run {run!r}")
+            return self._node(row, True)
+
+    def _node(self, row: Row, sources: bool) -> dict[str, Any]:
+        candidate, evaluation = load(row["candidate"]), load(row["evaluation"])
+        if sources:
+            candidate["source"] = self.blob(row["source"]).decode("utf-8", "surrogateescape")
+            evaluation["log"] = self.blob(row["log"]).decode("utf-8", "surrogateescape")
+        keys = ("id", "target", "parent", "action", "digest", "seconds", "visits", "value")
+        found = {k: row[k] for k in (*keys, "created")}
+        return {**found, "candidate": candidate, "evaluation": evaluation}
+
+
+def _number(node: str) -> int:
+    number = node.rpartition(".")[2]
+    if not number.isascii() or not number.isdigit():
+        raise StoreError(f"{node!r} is no node id; it must be TARGET.NUMBER")
+    return int(number)
