@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import inspect
 from collections.abc import Callable
 from typing import Any
 
@@ -46,7 +45,7 @@ def make_target(
     title = name or getattr(fn, "__name__", "target")
     return Target(
         fingerprint=hashlib.sha256(body.encode()).hexdigest(),
-        name=title if title != "<lambda>" else inspect.getsource(fn).strip()[:40],
+        name=title.strip("<>"),
         family=family,
         granularity="region",
         graph=gm,
