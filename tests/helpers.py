@@ -18,7 +18,8 @@ def trace(fn: Callable[..., Any], *inputs: torch.Tensor) -> fx.GraphModule:
     """Trace ``fn`` to a graph with placeholders ``in0 …`` that returns a tuple of tensors."""
     names = [f"in{i}" for i in range(len(inputs))]
     graph = fx.Graph()
-    proxies = [fx.Proxy(graph.placeholder(n), fx.proxy.GraphAppendingTracer(graph)) for n in names]
+    tracer = fx.proxy.GraphAppendingTracer(graph)
+    proxies = [fx.Proxy(graph.placeholder(name), tracer) for name in names]
     result = fn(*proxies)
     values = result if isinstance(result, tuple | list) else (result,)
     graph.output(tuple(value.node for value in values))
