@@ -1,0 +1,164 @@
+"""Starting, freezing, talking to and ending child processes, without leaving one behind.
+
+All children are started by one thread that lives as long as this process. They ask the kernel to
+be killed when that thread dies (``PR_SET_PDEATHSIG`` is bound to the *thread* that started them),
+so even ``kill -9`` of a notebook leaves no runner behind, not even a frozen one.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+import threading
+import time
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from pathlib import Path
+
+__all__ = ["Child", "Gone", "TooSlow", "cpu_seconds"]
+
+_spawner_lock = threading.Lock()
+_spawner: ThreadPoolExecutor | None = None
+
+
+class Gone(Exception):  # noqa: N818 - a fact about the child, not an error of ours
+    """The child closed its pipe or ended."""
+
+
+class TooSlow(Exception):  # noqa: N818
+    """The child did not answer in time."""
+
+
+def _spawn(command: list[str], environment: dict[str, str], pass_fds: tuple[int, ...],
+           folder: Path, log: int) -> subprocess.Popen[bytes]:  # fmt: skip
+    """Popen in the one long-lived thread."""
+    global _spawner  # noqa: PLW0603
+    with _spawner_lock:
+        if _spawner is None:
+            _spawner = ThreadPoolExecutor(1, thread_name_prefix="kforge-spawner")
+    return _spawner.submit(
+        subprocess.Popen,
+        command,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.DEVNULL,
+        stderr=log,
+        env=environment,
+        pass_fds=pass_fds,
+        cwd=folder,
+        start_new_session=True,
+        bufsize=0,
+    ).result()
+
+
+class Child:
+    """A child with its own session, a command pipe (its descriptor 0) and a reply pipe.
+
+    ``command`` is completed by ``{reply}``, the number of the reply descriptor in the child.
+    """
+
+    def __init__(
+        self,
+        command: list[str],
+        *,
+        environment: dict[str, str],
+        folder: Path,
+        pass_fds: tuple[int, ...] = (),
+        log: int = subprocess.DEVNULL,
+    ) -> None:
+        self._reply, theirs = os.pipe2(os.O_CLOEXEC)
+        try:
+            words = [word.replace("{reply}", str(theirs)) for word in command]
+            self.popen = _spawn(words, environment, (theirs, *pass_fds), folder, log)
+        except OSError:
+            os.close(self._reply)
+            raise
+        finally:
+            os.close(theirs)
+        self.pid = self.popen.pid
+        self.frozen = False
+        self._closed = False
+
+    def send(self, data: bytes) -> None:
+        """Write a command; raises Gone if nobody reads any more."""
+        if self.popen.stdin is None:
+            raise Gone("the command pipe is closed")
+        view = memoryview(data)
+        try:
+            while view:
+                view = view[self.popen.stdin.write(view) :]
+        except OSError as problem:
+            raise Gone(str(problem)) from problem
+
+    def receive(self, bytes_: int, seconds: float) -> bytes:
+        """Exactly ``bytes_`` bytes; raises TooSlow after ``seconds``, Gone at the end of file."""
+        deadline = time.monotonic() + seconds
+        parts: list[bytes] = []
+        while bytes_ > 0:
+            left = deadline - time.monotonic()
+            if left <= 0 or not select.select([self._reply], [], [], left)[0]:
+                raise TooSlow(f"no answer within {seconds:.3g} s")
+            part = os.read(self._reply, bytes_)
+            if not part:
+                raise Gone("the reply pipe was closed")
+            parts.append(part)
+            bytes_ -= len(part)
+        return b"".join(parts)
+
+    def unasked(self) -> bool:
+        """Whether bytes wait in the reply pipe although nothing was asked."""
+        return bool(select.select([self._reply], [], [], 0)[0]) and self.alive()
+
+    def alive(self) -> bool:
+        """Whether the process still runs. It is not reaped here, so its number stays its own."""
+        return self._ended() is None
+
+    def _ended(self) -> os.waitid_result | None:
+        return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
+
+    def freeze(self) -> None:
+        """Stop all its threads: nothing spins or works behind the other side's batch."""
+        if not self.frozen and self.alive():
+            os.kill(self.pid, signal.SIGSTOP)
+            self.frozen = True
+
+    def thaw(self) -> None:
+        """Let it run again."""
+        if self.frozen and self.alive():
+            os.kill(self.pid, signal.SIGCONT)
+        self.frozen = False
+
+    def status(self, seconds: float = 1.0) -> int | None:
+        """Exit status (negative: signal) of a child that is ending; None if it goes on."""
+        handle = os.pidfd_open(self.pid)
+        try:
+            select.select([handle], [], [], seconds)
+        finally:
+            os.close(handle)
+        ended = self._ended()
+        if ended is None:
+            return None
+        return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
+
+    def close(self) -> None:
+        """Kill the process group, reap, close the pipes. Safe to call twice."""
+        if self._closed:
+            return
+        self._closed = True
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        self.popen.wait()
+        if self.popen.stdin is not None:
+            with suppress(OSError):
+                self.popen.stdin.close()
+        os.close(self._reply)
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU time that a process has used so far; 0 if it cannot be read."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()
+    except (OSError, IndexError):
+        return 0.0
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

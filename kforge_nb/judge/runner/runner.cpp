@@ -1,0 +1,418 @@
+// The runner: one process for one candidate, with neither Python nor torch in it.
+//
+//   runner REPLY_FD INPUT_FD TIMED_FD OUTPUT_FD INPUT_BYTES TIMED_BYTES OUTPUT_BYTES
+//          ADDRESS_SPACE CPU_SECONDS SANDBOX LIBRARY EXTRA_LIBRARY_FOLDER
+//   runner --probe
+//
+// Commands come on descriptor 0. protocol.py describes the messages. Two threads: the control thread speaks on the pipes, the work thread loads the library
+// and calls it. The work thread (and every OpenMP thread it starts) is under a filter that cannot
+// write to the pipes, so an answer on the pipe comes from this file, not from the candidate.
+#include <condition_variable>
+#include <cstdio>
+#include <cstdlib>
+#include <ctime>
+#include <deque>
+#include <dlfcn.h>
+#include <mutex>
+#include <string>
+#include <sys/wait.h>
+#include <thread>
+
+#include "sandbox.hpp"
+
+namespace {
+
+constexpr uint32_t kMagic = 0x3152464b;  // "KFR1"
+constexpr size_t kRing = 4;              // outputs of the last calls that stay alive
+
+enum Op : uint32_t { kLoad = 1, kBind = 2, kRun = 3, kBatch = 4, kFetch = 5, kQuit = 6 };
+enum Status : uint32_t { kOk = 0, kError = 1 };
+enum Kind : uint32_t { kInput = 0, kOutput = 1, kScratch = 2, kInteger = 3, kFloat = 4, kDouble = 5 };
+
+struct Command {
+  uint32_t magic, op;
+  uint64_t seq;
+  int64_t a, b;
+  uint64_t payload, reserved;
+};
+static_assert(sizeof(Command) == 48, "protocol.py packs 48 bytes");
+
+struct Reply {
+  uint32_t magic, status;
+  uint64_t seq, nanos;
+  int64_t value;
+  char text[288];
+};
+static_assert(sizeof(Reply) == 320, "protocol.py unpacks 320 bytes");
+
+struct Binding {  // one argument of the entry, in order
+  uint32_t kind, zero;
+  uint64_t offset, bytes, value;
+};
+static_assert(sizeof(Binding) == 32, "protocol.py packs 32 bytes");
+
+struct BindHeader {
+  uint64_t slot_stride, slots, count, reserved;
+};
+
+// What a dying runner leaves behind for the parent (who does not trust it).
+struct LastWords {
+  uint32_t magic, kind;  // kind 1: forbidden system call, 2: fault
+  uint64_t number;       // the call, or where the fault was: 1 inputs, 2 outputs, 0 elsewhere
+};
+
+struct Region {
+  char* at = nullptr;
+  size_t bytes = 0;
+  bool holds(const void* p) const { return p >= at && p < at + bytes; }
+};
+
+// One set of inputs for checked calls, a row of sets ("slots") for timed ones, outputs and scratch.
+struct Shared {
+  Region inputs, timed, outputs;
+} shared;
+
+// ---- last words ----------------------------------------------------------------------------
+
+void leave(uint32_t kind, uint64_t number) {
+  if (shared.outputs.at == nullptr) return;
+  LastWords words = {kMagic, kind, number};
+  memcpy(shared.outputs.at, &words, sizeof words);
+}
+
+void on_forbidden_call(int, siginfo_t* info, void*) {
+  leave(1, static_cast<uint64_t>(info->si_syscall));
+  syscall(SYS_exit_group, 113);
+}
+
+void on_fault(int, siginfo_t* info, void*) {
+  const void* at = info->si_addr;
+  uint64_t where = shared.outputs.holds(at) ? 2 : 0;
+  if (shared.inputs.holds(at) || shared.timed.holds(at)) where = 1;
+  leave(2, where);  // the faulting instruction runs again, without a handler, and ends the process
+}
+
+void install_handlers() {
+  struct sigaction action = {};
+  action.sa_flags = SA_SIGINFO | SA_NODEFER;
+  action.sa_sigaction = on_forbidden_call;
+  sigaction(SIGSYS, &action, nullptr);
+  action.sa_sigaction = on_fault;
+  action.sa_flags = SA_SIGINFO | static_cast<int>(SA_RESETHAND);
+  sigaction(SIGSEGV, &action, nullptr);
+  sigaction(SIGBUS, &action, nullptr);
+}
+
+// ---- calling a C function whose signature is only known as data -------------------------------
+//
+// In both supported conventions an argument is taken from the next free integer register, the next
+// free floating-point register, or the next 8-byte stack slot, by its class alone. A call through
+// a type that fills all of them passes any mixture; slots that the callee does not read are free.
+
+#if defined(__x86_64__)
+constexpr size_t kIntegerRegisters = 6;
+#elif defined(__aarch64__)
+constexpr size_t kIntegerRegisters = 8;
+#else
+#error "the runner knows the calling conventions of x86-64 and AArch64 only"
+#endif
+constexpr size_t kFloatRegisters = 8, kStackSlots = 48;
+
+struct Frame {
+  uint64_t integers[8] = {};
+  double floats[8] = {};
+  uint64_t stack[kStackSlots] = {};
+  size_t used_integers = 0, used_floats = 0, used_stack = 0;
+
+  void integer(uint64_t value) {
+    if (used_integers < kIntegerRegisters) integers[used_integers++] = value;
+    else stack[used_stack++] = value;
+  }
+  void floating(uint64_t bits) {
+    if (used_floats < kFloatRegisters) memcpy(&floats[used_floats++], &bits, 8);
+    else stack[used_stack++] = bits;
+  }
+};
+
+#define STACK8(s, i) s[i], s[i + 1], s[i + 2], s[i + 3], s[i + 4], s[i + 5], s[i + 6], s[i + 7]
+using u = uint64_t;
+using d = double;
+#if defined(__x86_64__)
+using Entry = void (*)(u, u, u, u, u, u, d, d, d, d, d, d, d, d, u, u, u, u, u, u, u, u, u, u, u, u,
+                       u, u, u, u, u, u, u, u, u, u, u, u, u, u, u, u, u, u, u, u, u, u, u, u, u, u,
+                       u, u, u, u, u, u, u, u, u, u);
+#else
+using Entry = void (*)(u, u, u, u, u, u, u, u, d, d, d, d, d, d, d, d, u, u, u, u, u, u, u, u, u, u,
+                       u, u, u, u, u, u, u, u, u, u, u, u, u, u, u, u, u, u, u, u, u, u, u, u, u, u,
+                       u, u, u, u, u, u, u, u, u, u, u, u);
+#endif
+
+void call(void* entry, const Frame& f) {
+  const auto* i = f.integers;
+  const auto* x = f.floats;
+  const auto* s = f.stack;
+  reinterpret_cast<Entry>(entry)(i[0], i[1], i[2], i[3], i[4], i[5],
+#if defined(__aarch64__)
+                                 i[6], i[7],
+#endif
+                                 x[0], x[1], x[2], x[3], x[4], x[5], x[6], x[7], STACK8(s, 0),
+                                 STACK8(s, 8), STACK8(s, 16), STACK8(s, 24), STACK8(s, 32),
+                                 STACK8(s, 40));
+}
+
+// ---- the work thread's side ---------------------------------------------------------------
+
+struct Buffers {  // what one call owns: its outputs and scratch, in binding order
+  std::vector<void*> owned;
+};
+
+struct Work {
+  void* entry = nullptr;
+  BindHeader header = {};
+  std::vector<Binding> bindings;
+  std::deque<Buffers> ring;
+  bool filtered = false;
+};
+
+uint64_t now() {
+  timespec t;
+  clock_gettime(CLOCK_MONOTONIC, &t);
+  return static_cast<uint64_t>(t.tv_sec) * 1000000000ull + static_cast<uint64_t>(t.tv_nsec);
+}
+
+void fail(Reply& reply, const std::string& text) {
+  reply.status = kError;
+  snprintf(reply.text, sizeof reply.text, "%s", text.c_str());
+}
+
+void load(Work& w, const char* library, const std::string& entry, bool sandboxed, Reply& reply) {
+  bool quiet = !sandboxed || sandbox::install(sandbox::loading_filter());
+  unsigned int control = 0;
+#if defined(__x86_64__)
+  control = __builtin_ia32_stmxcsr();
+#endif
+  void* handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
+  if (handle == nullptr) return fail(reply, dlerror());
+#if defined(__x86_64__)
+  if (__builtin_ia32_stmxcsr() != control)
+    return fail(reply, "loading the library changed the floating-point control word");
+#endif
+  w.entry = dlsym(handle, entry.c_str());
+  if (w.entry == nullptr) return fail(reply, "the library has no symbol " + entry);
+  w.filtered = quiet && sandboxed && sandbox::install(sandbox::candidate_filter());
+  reply.value = w.filtered ? 1 : 0;
+}
+
+void bind(Work& w, const std::string& payload, Reply& reply) {
+  if (payload.size() < sizeof(BindHeader)) return fail(reply, "short bind message");
+  memcpy(&w.header, payload.data(), sizeof(BindHeader));
+  size_t count = w.header.count, want = sizeof(BindHeader) + count * sizeof(Binding);
+  if (count > 64 || payload.size() != want) return fail(reply, "malformed bind message");
+  w.bindings.resize(count);
+  memcpy(w.bindings.data(), payload.data() + sizeof(BindHeader), count * sizeof(Binding));
+  size_t integers = 0, floats = 0;
+  for (const Binding& b : w.bindings) (b.kind >= kFloat ? floats : integers) += 1;
+  size_t over = integers > kIntegerRegisters ? integers - kIntegerRegisters : 0;
+  over += floats > kFloatRegisters ? floats - kFloatRegisters : 0;
+  if (over > kStackSlots) fail(reply, "too many arguments for one entry");
+}
+
+const char* slot(const Work& w, int64_t index) {
+  return shared.timed.at + static_cast<uint64_t>(index) % w.header.slots * w.header.slot_stride;
+}
+
+// `own` gives the address of an output or scratch buffer.
+template <class Own>
+void call_once(Work& w, const char* base, Own own) {
+  Frame frame;
+  for (const Binding& b : w.bindings) {
+    if (b.kind == kInput) {
+      frame.integer(reinterpret_cast<uint64_t>(base + b.offset));
+    } else if (b.kind == kOutput || b.kind == kScratch) {
+      void* at = own(b);
+      if (b.zero) memset(at, 0, b.bytes);
+      frame.integer(reinterpret_cast<uint64_t>(at));
+    } else if (b.kind == kInteger) {
+      frame.integer(b.value);
+    } else {
+      frame.floating(b.value);
+    }
+  }
+  call(w.entry, frame);
+}
+
+void run(Work& w) {
+  call_once(w, shared.inputs.at, [](const Binding& b) { return shared.outputs.at + b.offset; });
+}
+
+void release(Buffers& buffers) {
+  for (void* p : buffers.owned) free(p);
+  buffers.owned.clear();
+}
+
+void batch(Work& w, int64_t first, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) {
+    Buffers buffers;
+    if (w.ring.size() >= kRing) {
+      release(w.ring.front());
+      buffers = std::move(w.ring.front());
+      w.ring.pop_front();
+    }
+    call_once(w, slot(w, first + i), [&](const Binding& b) {
+      void* p = nullptr;
+      if (posix_memalign(&p, 64, b.bytes ? b.bytes : 64) != 0) abort();
+      buffers.owned.push_back(p);
+      return static_cast<char*>(p);
+    });
+    w.ring.push_back(std::move(buffers));
+  }
+}
+
+void fetch(Work& w, int64_t age, Reply& reply) {
+  if (age < 0 || static_cast<size_t>(age) >= w.ring.size()) return fail(reply, "no such call");
+  const Buffers& buffers = w.ring[w.ring.size() - 1 - static_cast<size_t>(age)];
+  size_t next = 0;
+  for (const Binding& b : w.bindings) {
+    if (b.kind != kOutput && b.kind != kScratch) continue;
+    void* from = buffers.owned[next++];
+    if (b.kind == kOutput) memcpy(shared.outputs.at + b.offset, from, b.bytes);
+  }
+}
+
+// ---- between the threads -------------------------------------------------------------------
+
+struct Desk {
+  std::mutex mutex;
+  std::condition_variable changed;
+  bool pending = false, done = false;
+  Command command = {};
+  std::string payload;
+  Reply reply = {};
+};
+// Never destroyed: exit() in a candidate must not wait for the control thread.
+Desk& desk = *new Desk;
+
+struct Options {
+  int reply_fd;
+  const char* library;
+  const char* extra;
+  bool sandboxed;
+};
+
+void serve(Work& w, const Options& o, const Command& c, const std::string& payload, Reply& reply) {
+  bool ready = w.entry != nullptr && (c.op == kBind || !w.bindings.empty());
+  if (c.op != kLoad && !ready) return fail(reply, "not loaded or not bound");
+  uint64_t start = now();
+  if (c.op == kLoad) load(w, o.library, payload, o.sandboxed, reply);
+  else if (c.op == kBind) bind(w, payload, reply);
+  else if (c.op == kRun) run(w);
+  else if (c.op == kBatch) batch(w, c.a, c.b);
+  else if (c.op == kFetch) fetch(w, c.a, reply);
+  else fail(reply, "unknown command");
+  reply.nanos = now() - start;
+}
+
+void work_thread(Options options) {
+  Work work;
+  std::unique_lock<std::mutex> lock(desk.mutex);
+  for (;;) {
+    desk.changed.wait(lock, [] { return desk.pending; });
+    desk.pending = false;
+    Command command = desk.command;
+    std::string payload = std::move(desk.payload);
+    lock.unlock();
+    Reply reply = {};
+    serve(work, options, command, payload, reply);
+    lock.lock();
+    desk.reply = reply;
+    desk.done = true;
+    desk.changed.notify_all();
+  }
+}
+
+bool read_all(void* to, size_t bytes) {
+  auto* at = static_cast<char*>(to);
+  while (bytes > 0) {
+    ssize_t got = read(0, at, bytes);
+    if (got < 0 && errno == EINTR) continue;
+    if (got <= 0) return false;
+    at += got;
+    bytes -= static_cast<size_t>(got);
+  }
+  return true;
+}
+
+int control(const Options& options) {
+  std::thread(work_thread, options).detach();
+  Command command;
+  while (read_all(&command, sizeof command)) {
+    if (command.magic != kMagic || command.payload > 65536) return 2;
+    std::string payload(command.payload, '\0');
+    if (!read_all(&payload[0], command.payload)) return 2;
+    if (command.op == kQuit) return 0;
+    Reply reply;
+    {
+      std::unique_lock<std::mutex> lock(desk.mutex);
+      desk.command = command;
+      desk.payload = std::move(payload);
+      desk.done = false;
+      desk.pending = true;
+      desk.changed.notify_all();
+      desk.changed.wait(lock, [] { return desk.done; });
+      reply = desk.reply;
+    }
+    reply.magic = kMagic;
+    reply.seq = command.seq;
+    if (write(options.reply_fd, &reply, sizeof reply) != sizeof reply) return 3;
+  }
+  return 0;
+}
+
+bool filter_works(const sandbox::Program& program) {
+  pid_t child = fork();
+  if (child == 0) _exit(sandbox::no_new_privileges() && sandbox::install(program) ? 0 : 1);
+  int status = 1;
+  waitpid(child, &status, 0);
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+int probe() {
+  bool filter = filter_works(sandbox::process_filter());
+  int abi = sandbox::landlock_abi();
+  bool privileges = sandbox::no_new_privileges();
+  printf("{\"rlimits\": true, \"no_new_privs\": %s, \"seccomp\": %s, \"landlock\": %d, \"uid\": %d}\n",
+         privileges ? "true" : "false", filter ? "true" : "false", abi < 0 ? 0 : abi,
+         static_cast<int>(getuid()));
+  return 0;
+}
+
+bool map(Region& region, const char* fd_text, const char* bytes_text, int protection) {
+  int fd = atoi(fd_text);
+  region.bytes = strtoull(bytes_text, nullptr, 10);
+  void* at = mmap(nullptr, region.bytes, protection, MAP_SHARED | MAP_POPULATE, fd, 0);
+  close(fd);
+  if (at == MAP_FAILED) return false;
+  region.at = static_cast<char*>(at);
+  return true;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 2 && strcmp(argv[1], "--probe") == 0) return probe();
+  if (argc != 13) return 64;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  prctl(PR_SET_DUMPABLE, 0);
+  Options options = {atoi(argv[1]), argv[11], argv[12], strcmp(argv[10], "1") == 0};
+  if (!map(shared.inputs, argv[2], argv[5], PROT_READ)) return 65;
+  if (!map(shared.timed, argv[3], argv[6], PROT_READ)) return 65;
+  if (!map(shared.outputs, argv[4], argv[7], PROT_READ | PROT_WRITE)) return 65;
+  install_handlers();
+  sandbox::limits(strtoull(argv[8], nullptr, 10), strtoull(argv[9], nullptr, 10));
+  if (options.sandboxed) {
+    sandbox::no_new_privileges();
+    sandbox::landlock(options.library, options.extra);
+    sandbox::install(sandbox::process_filter());
+  }
+  return control(options);
+}

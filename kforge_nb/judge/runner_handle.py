@@ -1,0 +1,204 @@
+"""The judge's end of one runner: commands out, replies in, and every failure put into words."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from pathlib import Path
+from time import perf_counter
+
+from kforge_nb.judge import protocol
+from kforge_nb.judge.evaluation import Verdict
+from kforge_nb.judge.process import Child, Gone, TooSlow
+from kforge_nb.judge.protocol import Binding, MalformedReply, Op, Reply
+from kforge_nb.judge.regions import Region
+
+__all__ = ["Limits", "Runner", "RunnerFailed", "timing_environment"]
+
+_SYSTEM_CALLS = {
+    1: "write", 16: "ioctl", 20: "writev", 41: "socket", 42: "connect", 56: "clone", 57: "fork",
+    58: "vfork", 59: "execve", 62: "kill", 101: "ptrace", 200: "tkill", 234: "tgkill",
+    319: "memfd_create", 322: "execveat", 425: "io_uring_setup",
+}  # fmt: skip
+_KIB = 1024
+
+
+class RunnerFailed(Exception):  # noqa: N818 - evidence about a candidate, caught by the judge
+    """The candidate broke its runner: the verdict that follows, and why in words."""
+
+    def __init__(self, verdict: Verdict, reason: str) -> None:
+        super().__init__(reason)
+        self.verdict = verdict
+        self.reason = reason
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Limits of one runner: seconds for one command, CPU seconds, bytes of memory beyond inputs."""
+
+    call_seconds: float = 5.0
+    cpu_seconds: int = 600
+    memory: int = 1 << 30
+    sandboxed: bool = True
+
+
+def timing_environment(threads: int) -> dict[str, str]:
+    """The whole environment of runners, and what baseline workers get on top of theirs.
+
+    Both sides allocate with the same settings (no page faults for every output) and their OpenMP
+    threads spin equally briefly after a parallel region.
+    """
+    return {
+        "LC_ALL": "C",
+        "OMP_NUM_THREADS": str(threads),
+        "OMP_DYNAMIC": "false",
+        "GOMP_SPINCOUNT": "20000",
+        "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
+        "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
+        "MALLOC_TOP_PAD_": str(64 * _KIB * _KIB),
+        "MALLOC_ARENA_MAX": "1",
+    }
+
+
+class Runner:
+    """A process for one candidate. Every method may raise RunnerFailed."""
+
+    def __init__(
+        self,
+        binary: Path,
+        library: Path,
+        regions: tuple[Region, Region, Region],
+        threads: int,
+        limits: Limits,
+        library_folder: str = "",
+    ) -> None:
+        inputs, timed, outputs = regions
+        memory = limits.memory + 2 * outputs.bytes * (protocol.HELD_CALLS + 2)
+        memory += inputs.bytes + timed.bytes + outputs.bytes
+        fds = (inputs.read_only, timed.read_only, outputs.writable)
+        command = [str(binary), "{reply}", *map(str, fds)]
+        command += [str(region.bytes) for region in regions]
+        command += [str(memory), str(limits.cpu_seconds), str(int(limits.sandboxed))]
+        command += [str(library), library_folder]
+        self._outputs = outputs
+        self._limits = limits
+        self._memory = memory
+        self._seq = 0
+        self.child = Child(
+            command,
+            environment=timing_environment(threads),
+            folder=Path("/"),
+            pass_fds=fds,
+        )
+
+    def load(self, entry: str) -> bool:
+        """Load the library; True if the candidate's threads are under the strict filter."""
+        reply, _ = self._ask(Op.LOAD, payload=entry.encode(), seconds=self._limits.call_seconds)
+        return bool(reply.value)
+
+    def bind(self, slot_stride: int, slots: int, bindings: list[Binding]) -> None:
+        """Say what the arguments of the entry are."""
+        self._ask(Op.BIND, payload=protocol.pack_bindings(slot_stride, slots, bindings))
+
+    def run(self) -> float:
+        """One call on the checked inputs; seconds on the judge's clock."""
+        return self._ask(Op.RUN)[1]
+
+    def batch(self, first: int, calls: int, seconds: float | None = None) -> tuple[float, float]:
+        """``calls`` timed calls; seconds on the judge's clock and on the runner's own."""
+        reply, wall = self._ask(Op.BATCH, first, calls, seconds=seconds)
+        return wall, reply.nanos * 1e-9
+
+    def fetch(self, age: int) -> None:
+        """Have the outputs of the call before the last ``age`` calls put into the region."""
+        self._ask(Op.FETCH, age)
+
+    def close(self) -> None:
+        """Kill and reap."""
+        self.child.close()
+
+    def _ask(
+        self, op: Op, a: int = 0, b: int = 0, payload: bytes = b"", seconds: float | None = None
+    ) -> tuple[Reply, float]:
+        self._seq += 1
+        limit = self._limits.call_seconds if seconds is None else seconds
+        message = protocol.pack_command(op, self._seq, a, b, payload)
+        try:
+            if self.child.unasked():
+                raise RunnerFailed(Verdict.SUSPICIOUS, "it wrote to the judge's pipe unasked")
+            start = perf_counter()
+            self.child.send(message)
+            data = self.child.receive(protocol.REPLY_BYTES, limit)
+            wall = perf_counter() - start
+            reply = protocol.unpack_reply(data, self._seq)
+        except TooSlow as problem:
+            raise self._slow(op, limit) from problem
+        except Gone as problem:
+            raise self._dead(op) from problem
+        except MalformedReply as problem:
+            raise RunnerFailed(
+                Verdict.SUSPICIOUS, f"the judge's pipe carried {problem}; the runner was killed"
+            ) from problem
+        if not reply.ok:
+            raise RunnerFailed(Verdict.CRASHED, f"the runner could not {op.name.lower()}: "
+                               f"{reply.text}")  # fmt: skip
+        return reply, wall
+
+    def _slow(self, op: Op, limit: float) -> RunnerFailed:
+        if self._last_words() is not None or not self.child.alive():
+            return self._dead(op)
+        return RunnerFailed(
+            Verdict.TIMED_OUT, f"no answer within {limit:.3g} s ({_during(op)}); it was killed"
+        )
+
+    def _last_words(self) -> protocol.LastWords | None:
+        return protocol.unpack_last_words(self._outputs.array[:16].tobytes())
+
+    def _dead(self, op: Op) -> RunnerFailed:
+        status = self.child.status()
+        words = self._last_words()
+        during = _during(op)
+        if status is None:
+            return RunnerFailed(
+                Verdict.SUSPICIOUS, f"it closed the judge's pipe and went on ({during})"
+            )
+        if words is not None and words.kind == "forbidden":
+            name = _SYSTEM_CALLS.get(words.number, "")
+            return RunnerFailed(
+                Verdict.SUSPICIOUS,
+                f"it made a forbidden system call, {name or 'number'} {words.number} ({during})",
+            )
+        if status >= 0:
+            return RunnerFailed(
+                Verdict.CRASHED, f"its process ended itself with status {status} ({during})"
+            )
+        return RunnerFailed(Verdict.CRASHED, self._signal_words(-status, words, during))
+
+    def _signal_words(self, number: int, words: protocol.LastWords | None, during: str) -> str:
+        try:
+            name = signal.Signals(number).name
+        except ValueError:
+            name = f"signal {number}"
+        if words is not None and words.number == 1:
+            return f"{name} ({during}): it wrote to its inputs or far beyond them"
+        if number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT):
+            mib = self._memory >> 20
+            return (
+                f"{name} ({during}): an access outside its buffers, a failed check, or more "
+                f"than its {mib} MiB of memory"
+            )
+        if number == signal.SIGILL:
+            return f"{name} ({during}): an instruction that this CPU does not have"
+        if number == signal.SIGXCPU:
+            return f"{name} ({during}): it used more than its CPU time"
+        return f"{name} ({during})"
+
+
+def _during(op: Op) -> str:
+    return {
+        Op.LOAD: "while its library was loaded",
+        Op.BIND: "before its first call",
+        Op.RUN: "in a checked call",
+        Op.BATCH: "in timed calls",
+        Op.FETCH: "between timed calls",
+    }.get(op, "at the end")
