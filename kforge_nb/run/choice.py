@@ -1,0 +1,119 @@
+"""Which targets a run works on, in which order, and why the others are left alone. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from kforge_nb.errors import BadInput
+from kforge_nb.options import OptimizeOptions, did_you_mean
+
+__all__ = ["Choice", "Row", "choose_targets"]
+
+SMALLEST_SHARE = 0.005
+"""Below this part of the workload's time even an infinitely fast kernel goes unnoticed."""
+
+SMALLEST_HEADROOM = 1.1
+"""Below this distance from the roofline there is nothing to win."""
+
+
+class Row(Protocol):
+    """What the choice needs of one line of the profile."""
+
+    @property
+    def index(self) -> int:
+        """Position in the profile."""
+
+    @property
+    def name(self) -> str:
+        """Name shown to people."""
+
+    @property
+    def family(self) -> str:
+        """What kind of operation."""
+
+    @property
+    def vendor(self) -> bool:
+        """Whether a vendor library computes it."""
+
+    @property
+    def share(self) -> float | None:
+        """Part of the workload's time, 0 … 1."""
+
+    @property
+    def headroom(self) -> float | None:
+        """Measured time over roofline time."""
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """One target: taken or not, with the reason, and the part of the time it could save."""
+
+    index: int
+    taken: bool
+    reason: str
+    gain: float
+
+
+def choose_targets(
+    rows: Sequence[Row],
+    options: OptimizeOptions,
+    supports: Callable[[int], str | None],
+) -> list[Choice]:
+    """Choices for all rows, the taken ones first, by attainable gain.
+
+    ``supports(index)`` gives None where the proposer can write candidates for a target, else the
+    reason why not. Targets asked for by ``target`` are taken even when their gain is small. Raises
+    BadInput for an index or a family that the profile does not have.
+    """
+    _check_request(rows, options)
+    asked = set(options.target)
+    found = []
+    for row in rows:
+        reason = _why_not(row, options, asked) or supports(row.index)
+        gain = _gain(row)
+        words = reason or f"could save up to {gain:.1%} of the workload's time"
+        found.append(Choice(row.index, reason is None, words, gain))
+    found.sort(key=lambda c: (not c.taken, -c.gain, c.index))
+    return [_beyond_top(c, position, options.top) for position, c in enumerate(found)]
+
+
+def _gain(row: Row) -> float:
+    headroom = row.headroom if row.headroom and row.headroom > 0 else 1.0
+    return max((row.share or 0.0) * (1.0 - 1.0 / headroom), 0.0)
+
+
+def _why_not(row: Row, options: OptimizeOptions, asked: set[int]) -> str | None:
+    if asked:
+        return None if row.index in asked else "not among the targets asked for"
+    if options.ops and not {row.family, row.name} & set(options.ops):
+        return f"not among the ops asked for ({', '.join(options.ops)})"
+    if row.vendor:
+        return "a vendor library computes it, which a generated kernel rarely beats"
+    if row.share is not None and row.share < SMALLEST_SHARE:
+        return f"takes only {row.share:.2%} of the workload's time"
+    if row.headroom is not None and row.headroom < SMALLEST_HEADROOM:
+        return f"already runs at its roofline (headroom {row.headroom:.2f}×)"
+    return None
+
+
+def _beyond_top(choice: Choice, position: int, top: int | None) -> Choice:
+    if choice.taken and top is not None and position >= top:
+        return Choice(choice.index, False, f"not among the {top} largest gains", choice.gain)
+    return choice
+
+
+def _check_request(rows: Sequence[Row], options: OptimizeOptions) -> None:
+    known = {row.index for row in rows}
+    for index in options.target:
+        if index not in known:
+            listing = f"0 to {max(known)}" if known else "none"
+            raise BadInput(f"there is no target {index}; the profile has {listing}")
+    words = {row.family for row in rows} | {row.name for row in rows}
+    for word in options.ops:
+        if word not in words:
+            raise BadInput(
+                f"no target is a {word!r}{did_you_mean(word, words)}; this workload has "
+                f"{', '.join(sorted({row.family for row in rows})) or 'no targets'}"
+            )

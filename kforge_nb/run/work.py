@@ -1,0 +1,68 @@
+"""One target as the search sees it: its tree, its candidates, and where it stands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kforge_nb.proposers.protocol import Attempt
+
+if TYPE_CHECKING:
+    from kforge_nb.candidates.candidate import Candidate
+    from kforge_nb.run.record import Record
+    from kforge_nb.search.tree import Tree
+    from kforge_nb.targets.target import Target
+
+__all__ = ["Work"]
+
+
+@dataclass(slots=True)
+class Work:
+    """A target that a run works on. ``state`` is that of the run document.
+
+    ``candidates`` holds those judged in this process; older ones are read back from the store.
+    ``confirmed`` is the node whose speed-up was confirmed on fresh samples.
+    """
+
+    index: int
+    target: Target
+    tree: Tree
+    record: Record
+    share: float = 0.0
+    headroom: float = 1.0
+    mean_us: float | None = None
+    roofline_us: float | None = None
+    state: str = "waiting"
+    reason: str = ""
+    confirmed: str | None = None
+    asked: int = 0
+    candidates: dict[str, Candidate] = field(default_factory=dict)
+
+    @property
+    def open(self) -> bool:
+        """Whether more candidates may be tried."""
+        return self.state in {"waiting", "searching"}
+
+    def set(self, state: str, reason: str = "", **fields: Any) -> None:
+        """A state transition, stored first."""
+        self.record.set_target(self.index, state=state, state_reason=reason, **fields)
+        self.state, self.reason = state, reason
+
+    def candidate(self, node_id: str) -> Candidate:
+        """The candidate of a node."""
+        if node_id not in self.candidates:
+            self.candidates[node_id] = self.record.candidate(node_id)
+        return self.candidates[node_id]
+
+    def attempt(self, node_id: str) -> Attempt:
+        """A judged node as proposers see it."""
+        evaluation = self.tree[node_id].evaluation
+        if evaluation is None:
+            raise KeyError(f"node {node_id} has not been judged")
+        return Attempt(self.candidate(node_id), evaluation)
+
+    def children(self, parent: str | None) -> tuple[Attempt, ...]:
+        """Judged children of a node; the drafts where there is no parent."""
+        above = self.tree.root if parent is None else self.tree[parent]
+        judged = [child for child in self.tree.children(above) if not child.waiting]
+        return tuple(self.attempt(child.id) for child in judged)
