@@ -17,7 +17,8 @@ def target_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     Columns: target, name, family, granularity, vendor, calls, mean_us, share, bytes, flops,
     roofline_us, headroom, ceiling, state, judged, best (node id), speedup (of the best), installed.
     """
-    names = ("name", "family", "granularity", "vendor", "calls", "mean_us", "share", "bytes")
+    names: tuple[str, ...] = ("name", "family", "granularity", "vendor", "calls", "mean_us")
+    names += ("share", "bytes")
     names += ("flops", "roofline_us", "headroom", "ceiling", "state")
     nodes = {n["id"]: n for n in document["nodes"]}
     installed = {d["target"]: d["installed"] for d in document["decisions"]}

@@ -1,0 +1,171 @@
+"""Which target gets the next candidate: the largest expected whole-model gain for its price.
+
+The expected gain of one more attempt is *share × what can still be saved × chance of success*:
+share of the workload's time, the part of the target's time between the best so far and its
+roofline, and a success rate learned per family and action (a Beta prior) that shrinks as attempts
+on this very target fail. Nothing is drawn at random, so equal facts give equal picks.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from kforge_nb.errors import DocumentError
+
+__all__ = ["Pick", "Rates", "Stop", "TargetState", "expected_gain", "next_target"]
+
+
+@dataclass(frozen=True, slots=True)
+class TargetState:
+    """What is known of one target when the next attempt is given away.
+
+    ``share`` is its part of the workload's time before the search (0 … 1), ``headroom`` its time
+    over its roofline time (1 and above; None where unknown), ``best`` the accepted speed-up so far
+    (1 while there is none). ``attempts`` counts judged candidates, ``gains`` those that were a new
+    best, ``dry`` those since the last new best, ``pending`` those under way. ``price`` is what one
+    more attempt costs, in any unit as long as it is the same for all. ``open`` says that the
+    search of this target may go on; ``action`` is what would be tried.
+    """
+
+    index: int
+    family: str
+    share: float
+    headroom: float | None = None
+    best: float = 1.0
+    attempts: int = 0
+    gains: int = 0
+    dry: int = 0
+    pending: int = 0
+    price: float = 1.0
+    open: bool = True
+    action: str = "optimise"
+
+
+@dataclass(frozen=True, slots=True)
+class Pick:
+    """The target to try next; ``gain`` is the expected part of the workload's time saved."""
+
+    index: int
+    gain: float
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """No target is worth another attempt, and why."""
+
+    reason: str
+
+
+@dataclass(slots=True)
+class Rates:
+    """Success rates per family and action: a Beta prior that every attempt sharpens.
+
+    ``successes`` and ``failures`` are the prior's weights; a family that was never seen has the
+    rate of the action over all families.
+    """
+
+    successes: float = 1.0
+    failures: float = 3.0
+    counts: dict[tuple[str, str], tuple[int, int]] = field(default_factory=dict)
+
+    def observe(self, family: str, action: str, success: bool) -> None:
+        """One attempt ended; success means a new best."""
+        good, bad = self.counts.get((family, action), (0, 0))
+        self.counts[family, action] = (good + success, bad + (not success))
+
+    def mean(self, family: str, action: str) -> float:
+        """Expected chance that an attempt succeeds, between 0 and 1."""
+        prior = self.successes + self.failures
+        over_all = [c for (_, a), c in self.counts.items() if a == action]
+        base = self._posterior(over_all, self.successes / prior, prior)
+        own = self.counts.get((family, action))
+        return self._posterior([own] if own else [], base, prior)
+
+    @staticmethod
+    def _posterior(counts: Iterable[tuple[int, int]], mean: float, weight: float) -> float:
+        seen = list(counts)
+        good, bad = sum(c[0] for c in seen), sum(c[1] for c in seen)
+        return (weight * mean + good) / (weight + good + bad)
+
+    def to_document(self) -> dict[str, Any]:
+        """Plain data."""
+        rows = [[f, a, *c] for (f, a), c in sorted(self.counts.items())]
+        return {"successes": self.successes, "failures": self.failures, "counts": rows}
+
+    @classmethod
+    def from_document(cls, data: Mapping[str, Any]) -> Rates:
+        """Inverse of :meth:`to_document`.
+
+        Raises:
+            DocumentError: The data is malformed.
+        """
+        try:
+            counts = {(str(f), str(a)): (int(g), int(b)) for f, a, g, b in data["counts"]}
+            found = cls(float(data["successes"]), float(data["failures"]), counts)
+        except (KeyError, TypeError, ValueError) as e:
+            raise DocumentError(f"the learned success rates are malformed: {e!r}") from e
+        weights = (found.successes, found.failures)
+        if min(weights) <= 0 or any(min(c) < 0 for c in counts.values()):
+            raise DocumentError("the learned success rates hold a negative count or empty prior")
+        return found
+
+
+_UNKNOWN_HEADROOM = 1.5
+_STEP = 0.5  # part of the way to the roofline that a success is expected to make
+_PRIOR_WEIGHT = 4.0
+
+
+def expected_gain(state: TargetState, rates: Rates) -> float:
+    """Part of the workload's time that one more attempt is expected to save."""
+    headroom = max(state.headroom or _UNKNOWN_HEADROOM, 1.0)
+    left = max(1.0 / max(state.best, 1.0) - 1.0 / headroom, 0.0)
+    prior = rates.mean(state.family, state.action)
+    # Attempts in vain since the last gain count twice, as do those whose end is not known yet:
+    # what worked early says little about what is left.
+    tried = state.attempts + state.dry + state.pending
+    chance = (_PRIOR_WEIGHT * prior + state.gains) / (_PRIOR_WEIGHT + max(tried, state.gains))
+    return max(state.share, 0.0) * left * _STEP * chance
+
+
+def next_target(
+    states: Sequence[TargetState],
+    rates: Rates | None = None,
+    *,
+    least_gain: float = 0.0,
+    least_value: float = 0.0,
+) -> Pick | Stop:
+    """The target whose next attempt is expected to gain most for its price.
+
+    Args:
+        states: All targets of the run.
+        rates: What was learned; a fresh prior where None.
+        least_gain: An expected gain (part of the workload's time) at or below this is not worth
+            an attempt.
+        least_value: Nor is an expected gain per price at or below this.
+
+    Returns:
+        The pick, with its reason in words; Stop where nothing is open or worth it.
+    """
+    rates = rates or Rates()
+    ready = [s for s in states if s.open]
+    if not ready:
+        return Stop("every target is done" if states else "there are no targets")
+    gains = {s.index: expected_gain(s, rates) for s in ready}
+    prices = {s.index: max(s.price, 1e-12) for s in ready}
+    best = max(ready, key=lambda s: (gains[s.index] / prices[s.index], -s.index))
+    gain = gains[best.index]
+    if gain <= least_gain or gain / prices[best.index] <= least_value:
+        return Stop(
+            f"the best next attempt (target {best.index}) is expected to save {gain:.2g} of the "
+            "workload's time, which is not worth its price"
+        )
+    others = f", the most of {len(ready)} open targets" if len(ready) > 1 else ""
+    return Pick(
+        best.index,
+        gain,
+        f"one more attempt on target {best.index} is expected to save {gain:.2%} of the "
+        f"workload's time{others}",
+    )
