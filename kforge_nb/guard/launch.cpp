@@ -287,12 +287,10 @@ StableListHandle launch(Call& call) {
   return new_list(outputs);
 }
 
-void launch_plain(StableIValue* stack, uint64_t, uint64_t) {
-  Call call = open_call(stack);
-  stack[0] = as_value(launch(call));
-}
-
-void launch_autograd(StableIValue* stack, uint64_t, uint64_t) {
+// Autograd is a fallthrough for this op (see launch.py): nothing is excluded here, so the alias test
+// sees what autograd sees, and an original that runs from here records its gradients. A kernel on
+// the Autograd key itself would run before fake tensors and dispatch modes had their turn.
+void launch_boxed(StableIValue* stack, uint64_t, uint64_t) {
   Call call = open_call(stack);
   if (aoti_torch_grad_mode_is_enabled())
     for (const Owned& tensor : call.inputs)
@@ -324,9 +322,8 @@ Spec read_spec(const int64_t** cursor) {
 
 }  // namespace
 
-STABLE_TORCH_LIBRARY_IMPL(kforge, CPU, m) { m.impl("launch", &launch_plain); }
-STABLE_TORCH_LIBRARY_IMPL(kforge, CUDA, m) { m.impl("launch", &launch_plain); }
-STABLE_TORCH_LIBRARY_IMPL(kforge, Autograd, m) { m.impl("launch", &launch_autograd); }
+STABLE_TORCH_LIBRARY_IMPL(kforge, CPU, m) { m.impl("launch", &launch_boxed); }
+STABLE_TORCH_LIBRARY_IMPL(kforge, CUDA, m) { m.impl("launch", &launch_boxed); }
 
 extern "C" {
 

@@ -1,0 +1,204 @@
+"""The torch.compile backend: swap accepted targets for launches, hand the rest to a compiler.
+
+A ``Backend`` object belongs to one installation (an ``apply``, a compiled copy, or the ``kforge``
+entry point) and keeps a report of every graph that Dynamo gave it. It never fails a compile: where
+something cannot be replaced the graph stays as it is, with the reason in the report.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kforge_nb.errors import BadInput, KForgeError
+from kforge_nb.guard.accepted import Accepted
+from kforge_nb.guard.policy import rest_compiler
+from kforge_nb.targets import partition, rewrite
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping, Sequence
+
+    from torch import fx
+
+    from kforge_nb.targets.partition import Cut
+
+__all__ = ["Accepted", "Backend", "GraphReport", "gradient_needed", "install", "kforge"]
+
+ORDER = ("region", "module", "op")
+"""Larger wholes first: where cuts of two granularities overlap, the first one keeps its nodes."""
+
+
+@dataclass(slots=True)
+class GraphReport:
+    """What the backend did with one graph.
+
+    ``replaced`` counts occurrences by fingerprint; ``reasons`` says in words what was not done.
+    """
+
+    index: int
+    nodes: int
+    rest: str
+    replaced: dict[str, int] = field(default_factory=dict)
+    reasons: list[str] = field(default_factory=list)
+    calls: int = 0
+
+
+class Backend:
+    """A backend for ``torch.compile(model, backend=Backend(accepted, rest="eager"))``.
+
+    Args:
+        accepted: kernels to install, at most one for each target.
+        rest: what compiles the remaining graph.
+
+    Raises:
+        BadInput: an unknown rest, or two kernels for one target.
+        MissingTool: there is no C++ compiler for the launch op.
+    """
+
+    def __init__(self, accepted: Iterable[Accepted], rest: str = "eager") -> None:
+        self.accepted: dict[str, Accepted] = {}
+        for kernel in accepted:
+            if kernel.target_fingerprint in self.accepted:
+                raise BadInput(f"two kernels for the target {kernel.target_fingerprint[:12]}")
+            self.accepted[kernel.target_fingerprint] = kernel
+        self.rest = rest
+        self.compile_rest = rest_compiler(rest)
+        self.graphs: list[GraphReport] = []
+        self.refused: dict[str, str] = {}
+        self.handles: dict[str, int] = {}
+        for fingerprint, kernel in self.accepted.items():
+            try:
+                self.handles[fingerprint] = kernel.register()
+            except KForgeError as problem:
+                self.refused[fingerprint] = str(problem)
+        self.calls = 0
+
+    def __call__(
+        self, gm: fx.GraphModule, example_inputs: list[Any], **_: Any
+    ) -> Callable[..., Any]:
+        """Compile one graph for Dynamo."""
+        report = GraphReport(len(self.graphs), len(gm.graph.nodes), self.rest)
+        self.graphs.append(report)
+        if gradient_needed(gm, example_inputs):
+            report.reasons.append("a gradient is needed: the graph is left unmodified")
+            return self._counted(self._rest(gm, example_inputs, report), report)
+        rewritten = self._rewrite(gm, example_inputs, report)
+        return self._counted(self._rest(rewritten, example_inputs, report), report)
+
+    def _rewrite(
+        self, gm: fx.GraphModule, example_inputs: Sequence[Any], report: GraphReport
+    ) -> fx.GraphModule:
+        if not self.handles:
+            return gm
+        try:
+            rewritten, report.replaced = install(gm, example_inputs, self.accepted, self.handles)
+        except Exception as problem:  # noqa: BLE001 (an original that runs beats a failed compile)
+            report.reasons.append(f"cutting failed: {type(problem).__name__}: {problem}")
+            return gm
+        missing = [f for f in self.handles if f not in report.replaced]
+        if missing:
+            report.reasons.append(f"{len(missing)} accepted targets do not occur in this graph")
+        return rewritten
+
+    def _rest(
+        self, gm: fx.GraphModule, example_inputs: list[Any], report: GraphReport
+    ) -> Callable[..., Any]:
+        try:
+            return self.compile_rest(gm, example_inputs)
+        except Exception as problem:  # noqa: BLE001 (the same: fall back to the eager rest)
+            if self.rest == "eager":
+                raise
+            report.reasons.append(
+                f"{self.rest} failed ({type(problem).__name__}: {str(problem)[:200]}); "
+                "this graph runs with an eager rest"
+            )
+            report.rest = "eager"
+            return gm.forward
+
+    def _counted(self, run: Callable[..., Any], report: GraphReport) -> Callable[..., Any]:
+        def counted(*args: Any) -> Any:
+            self.calls += 1
+            report.calls += 1
+            return run(*args)
+
+        return counted
+
+
+def gradient_needed(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
+    """Whether a gradient may flow through this graph.
+
+    Dynamo guards grad mode and ``requires_grad``, so the answer holds for as long as the compiled
+    code runs. A graph that switches grad mode on inside counts as well.
+    """
+    wanted = any(isinstance(t, torch.Tensor) and t.requires_grad for t in example_inputs)
+    if not wanted:
+        return any(_makes_leaf(node) for node in gm.graph.nodes)
+    return torch.is_grad_enabled() or any(_enables_grad(node) for node in gm.graph.nodes)
+
+
+def _enables_grad(node: fx.Node) -> bool:
+    return (
+        node.op == "call_function"
+        and node.target is torch._C._set_grad_enabled
+        and (bool(node.args and node.args[0]))
+    )
+
+
+def _makes_leaf(node: fx.Node) -> bool:
+    return node.op == "call_method" and node.target == "requires_grad_"
+
+
+def install(
+    gm: fx.GraphModule,
+    example_inputs: Sequence[Any],
+    accepted: Mapping[str, Accepted],
+    handles: Mapping[str, int],
+) -> tuple[fx.GraphModule, dict[str, int]]:
+    """A copy of the graph in which each cut that has a kernel is one launch.
+
+    Args:
+        gm: the graph as Dynamo gave it; it is not changed.
+        example_inputs: its inputs.
+        accepted: kernels by fingerprint.
+        handles: the launch handles of those to install, by fingerprint.
+
+    Returns:
+        The new graph (``gm`` itself where nothing matched) and the occurrences by fingerprint.
+    """
+    used = {accepted[fingerprint].granularity for fingerprint in handles}
+    replaced: Counter[str] = Counter()
+    for granularity in (g for g in ORDER if g in used):
+        vendor = any(accepted[f].granularity == granularity == "op" for f in handles)
+        swaps = [
+            rewrite.Replacement(
+                cut, torch.ops.kforge.launch.default, (handles[cut.fingerprint],), packed=True
+            )
+            for cut in partition.cut(gm, example_inputs, granularity, vendor=vendor)
+            if cut.fingerprint in handles and _plain(cut)
+        ]
+        if swaps:
+            gm = rewrite.replace(gm, swaps)
+            replaced.update(swap.cut.fingerprint for swap in swaps)
+    return gm, dict(replaced)
+
+
+def _plain(cut: Cut) -> bool:
+    """Whether no value carries a pending negation or conjugation, which a kernel would not see."""
+    values = (cut.flow.values[cut.flow.index[node]] for node in cut.inputs)
+    return not any(isinstance(v, torch.Tensor) and (v.is_neg() or v.is_conj()) for v in values)
+
+
+def kforge(gm: fx.GraphModule, example_inputs: list[Any], **options: Any) -> Callable[..., Any]:
+    """The entry point ``torch.compile(model, backend="kforge")``: kernels from the registry.
+
+    ``options={"rest": "inductor"}`` chooses the rest. Kernels are re-verified once a process; see
+    :mod:`kforge_nb.guard.registry`.
+    """
+    from kforge_nb.guard.registry import shared_backend
+
+    return shared_backend(str(options.get("options", options).get("rest", "eager")))(
+        gm, example_inputs
+    )

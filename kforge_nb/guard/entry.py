@@ -1,0 +1,92 @@
+"""The callable that stands in for a module's call: a compile of its own, and a way back.
+
+Each installation compiles a fresh copy of a small entry function's code object. Dynamo's cache and
+its recompile limit belong to code objects, so an installation shares neither with the user's own
+``torch.compile``, nor with other instances of the class, nor with earlier installations: stale code
+cannot run, twenty applies do not reach the limit of eight, and undo leaves nothing behind. (Torch
+2.13 has ``isolate_recompiles`` for this; torch 2.11 has nothing, and ``reset_code`` drops the
+user's compiled code as well.) Frames after a graph break are cached by torch on the module's own
+code; see ``release``.
+"""
+
+from __future__ import annotations
+
+import types
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils.hooks import RemovableHandle
+
+if TYPE_CHECKING:
+    from kforge_nb.guard.backend import Backend
+
+__all__ = ["GuardedCall", "hook_counts"]
+
+_HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
+
+
+def _entry(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return module._call_impl(*args, **kwargs)
+
+
+def _fresh_entry(name: str) -> types.FunctionType:
+    """A copy of ``_entry`` with a code object that nothing else shares."""
+    code = _entry.__code__.replace(co_name=f"kforge_{name}")
+    return types.FunctionType(code, _entry.__globals__, f"kforge_{name}")
+
+
+def hook_counts(module: torch.nn.Module) -> dict[str, int]:
+    """How many hooks each submodule has, those with any."""
+    found = {}
+    for path, child in module.named_modules():
+        count = sum(len(getattr(child, hooks, ())) for hooks in _HOOKS)
+        if count:
+            found[path] = count
+    return found
+
+
+class GuardedCall:
+    """Calls a module through the backend; a drop-in for ``module._compiled_call_impl``.
+
+    ``compiled`` counts calls that reached at least one compiled graph, ``bypassed`` those that did
+    not (recompile limit, nothing to compile), ``hooked`` those that ran plain because hooks were
+    added after installation, which compiled code would not call.
+    """
+
+    def __init__(self, module: torch.nn.Module, backend: Backend, dynamic: bool | None) -> None:
+        self.module = module
+        self.backend = backend
+        self.dynamic = dynamic
+        self.entry = _fresh_entry(type(module).__name__)
+        self.call = torch.compile(self.entry, backend=backend, dynamic=dynamic)
+        self.calls = self.compiled = self.bypassed = self.hooked = 0
+        self._hooks = hook_counts(module)
+        self._hook_id = RemovableHandle.next_id
+        self._new_hooks = False
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        """Run the module on these arguments."""
+        self.calls += 1
+        if RemovableHandle.next_id != self._hook_id or self._new_hooks:
+            self._look_for_hooks()
+        if self._new_hooks:
+            self.hooked += 1
+            return self.module._call_impl(*args, **kwargs)
+        before = self.backend.calls
+        result = self.call(self.module, args, kwargs)
+        if self.backend.calls == before:
+            self.bypassed += 1
+        else:
+            self.compiled += 1
+        return result
+
+    def _look_for_hooks(self) -> None:
+        """Hooks are numbered for the whole process, so a new number is a reason to look."""
+        self._hook_id = RemovableHandle.next_id
+        self._new_hooks = hook_counts(self.module) != self._hooks
+
+    @property
+    def new_hooks(self) -> list[str]:
+        """Paths of submodules whose hooks changed since installation."""
+        now = hook_counts(self.module)
+        return sorted(p for p in now.keys() | self._hooks if now.get(p) != self._hooks.get(p))

@@ -1,0 +1,83 @@
+"""Shape policy and rests: the two questions that every compile of the guard asks, in one place."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING, Any, Literal
+
+from kforge_nb.errors import BadInput
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable
+
+    from torch import fx
+
+__all__ = ["RESTS", "Rest", "dynamic_for", "input_signature", "rest_compiler"]
+
+Rest = Literal["eager", "inductor", "cudagraphs", "inductor-cudagraphs"]
+RESTS: tuple[Rest, ...] = ("eager", "inductor", "cudagraphs", "inductor-cudagraphs")
+FIXED_SHAPES = 4
+"""Up to so many different shapes a module is compiled for each; half of Dynamo's limit of 8."""
+
+
+def dynamic_for(signatures: Iterable[object]) -> bool | None:
+    """The ``dynamic`` argument of ``torch.compile`` for one module.
+
+    A module called with few shapes gets ``False``: every shape keeps its own graph, so A B A never
+    turns A symbolic and loses its kernels. One that grows (decode) gets ``None``: its symbolic
+    graph keeps the kernels of the regions whose own sizes stand still.
+
+    Args:
+        signatures: one hashable value for each call, equal for calls of equal shapes.
+    """
+    return False if len(set(signatures)) <= FIXED_SHAPES else None
+
+
+def input_signature(value: Any) -> object:
+    """Shapes, dtypes and constants of (nested) call arguments, hashable."""
+    import torch
+
+    if isinstance(value, torch.Tensor):
+        return (tuple(value.shape), str(value.dtype), str(value.device))
+    if isinstance(value, dict):
+        return tuple((str(key), input_signature(item)) for key, item in value.items())
+    if isinstance(value, list | tuple):
+        return tuple(input_signature(item) for item in value)
+    if isinstance(value, int | float | str | bool | type(None)):
+        return value
+    return _state_signature(value)
+
+
+def _state_signature(value: Any) -> object:
+    """A cache or another object: its class and the shapes of the tensors it holds directly."""
+    import torch
+
+    layers = getattr(value, "layers", None)
+    holders = [value, *layers] if isinstance(layers, list) else [value]
+    shapes = []
+    for holder in holders:
+        for name, item in sorted(getattr(holder, "__dict__", {}).items()):
+            if isinstance(item, torch.Tensor):
+                shapes.append((name, tuple(item.shape), str(item.dtype)))
+    return (type(value).__qualname__, tuple(shapes))
+
+
+def rest_compiler(rest: str) -> Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]:
+    """The compiler of what is left of a graph.
+
+    Raises:
+        BadInput: an unknown rest, or CUDA graphs without a CUDA device.
+    """
+    import torch
+
+    if rest not in RESTS:
+        raise BadInput(f"there is no rest {rest!r}; choose one of {', '.join(RESTS)}")
+    if "cudagraphs" in rest and not torch.cuda.is_available():
+        raise BadInput(f"rest={rest!r} needs a CUDA device; on a CPU use 'eager' or 'inductor'")
+    if rest == "inductor-cudagraphs":
+        from torch._inductor.compile_fx import compile_fx
+
+        return functools.partial(compile_fx, config_patches={"triton.cudagraphs": True})
+    from torch._dynamo import lookup_backend
+
+    return lookup_backend(rest)

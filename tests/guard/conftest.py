@@ -1,0 +1,98 @@
+"""Small hand-written C++ kernels for the guard's tests, compiled once a test session."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+import torch
+
+from kforge_nb.candidates.candidate import Candidate, Kernel, LaunchPlan, Scratch
+from kforge_nb.compilers import cpp
+
+torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
+
+ADD_RELU = r"""
+#include <cstdint>
+extern "C" void add_relu(const float* a, const float* b, float* o, int64_t n, int32_t nthreads) {
+  #pragma omp parallel for num_threads(nthreads) if (n > 100000)
+  for (int64_t i = 0; i < n; ++i) {
+    float v = a[i] + b[i];
+    o[i] = v > 0 || v != v ? v : 0;
+  }
+}
+"""
+
+SOFTMAX = r"""
+#include <cmath>
+#include <cstdint>
+extern "C" void softmax(const float* x, float* o, float* spare, int64_t rows, int64_t c,
+                        int32_t nthreads) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* in = x + r * c;
+    float* out = o + r * c;
+    float top = in[0], sum = 0;
+    for (int64_t i = 1; i < c; ++i) top = std::fmax(top, in[i]);
+    for (int64_t i = 0; i < c; ++i) sum += out[i] = std::exp(in[i] - top);
+    spare[r] = sum;
+    for (int64_t i = 0; i < c; ++i) out[i] /= spare[r];
+  }
+}
+"""
+
+RMS_NORM = r"""
+#include <cmath>
+#include <cstdint>
+extern "C" void rms_norm(const float* x, const float* w, float* o, int64_t rows, int64_t c,
+                         float eps, int32_t nthreads) {
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* in = x + r * c;
+    double sum = 0;
+    for (int64_t i = 0; i < c; ++i) sum += double(in[i]) * in[i];
+    const float scale = 1 / std::sqrt(float(sum / c) + eps);
+    for (int64_t i = 0; i < c; ++i) o[r * c + i] = in[i] * scale * w[i];
+  }
+}
+"""
+
+
+def add_relu(source: str = ADD_RELU) -> Candidate:
+    """relu(in0 + in1) over contiguous float32."""
+    args = ("in0", "in1", "out0", "i64:numel(in0)", "i32:nthreads")
+    return Candidate("cpp", source, LaunchPlan((Kernel("add_relu", args),)), "add relu")
+
+
+def softmax() -> Candidate:
+    """Softmax over the last axis of contiguous float32, with a scratch buffer."""
+    args = ("in0", "out0", "spare", "i64:R", "i64:C", "i32:nthreads")
+    symbols = {"C": "in0.shape[-1]", "R": "numel(in0) // C"}
+    plan = LaunchPlan((Kernel("softmax", args),), symbols, {"spare": Scratch("float32", ("R",))})
+    return Candidate("cpp", SOFTMAX, plan, "softmax")
+
+
+def rms_norm(x: str = "in0", weight: str = "in1", eps: float = 1e-6) -> Candidate:
+    """RMS norm over the last axis of contiguous float32, with a weight."""
+    args = (x, weight, "out0", "i64:R", "i64:C", f"f32:{eps}", "i32:nthreads")
+    symbols = {"C": f"{x}.shape[-1]", "R": f"numel({x}) // C"}
+    return Candidate("cpp", RMS_NORM, LaunchPlan((Kernel("rms_norm", args),), symbols), "rms norm")
+
+
+def compiled(candidate: Candidate, folder: Path) -> Path:
+    """The candidate's library, built into ``folder``."""
+    built = cpp.build(candidate.source, candidate.plan.kernels[0].name, cache=folder)
+    assert isinstance(built, cpp.Built), built
+    return built.library
+
+
+@pytest.fixture(scope="session")
+def build(tmp_path_factory):
+    """Compile a candidate; the same source is compiled once a session."""
+    folder = tmp_path_factory.mktemp("kernels")
+    return lambda candidate: compiled(candidate, folder)
+
+
+@pytest.fixture
+def kernels():
+    """The candidates of this file, by name."""
+    return {"add_relu": add_relu, "softmax": softmax, "rms_norm": rms_norm}
