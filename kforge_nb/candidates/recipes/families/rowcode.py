@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kforge_nb.candidates.recipes.families.domain import Domain, Walk, make_domain
-from kforge_nb.candidates.recipes.families.program import Leaf, Op, Program, Value
+from kforge_nb.candidates.recipes.families.program import Leaf, Op, Value
 
 if TYPE_CHECKING:
     from kforge_nb.targets.target import Target, TensorSpec
 
-__all__ = ["CTYPES", "POINTWISE", "RowCode", "is_pointwise", "leaves_of", "literal"]
+__all__ = ["CTYPES", "POINTWISE", "RowCode", "Store", "is_pointwise", "leaves_of", "literal"]
 
 CTYPES = {torch.float32: "float", torch.bfloat16: "bf16", torch.float16: "f16"}
 _POWERS = {
@@ -102,6 +102,15 @@ def leaves_of(values: list[Value], stop: Op | None = None) -> list[Leaf]:
     return found
 
 
+@dataclass(frozen=True, slots=True)
+class Store:
+    """Write ``value`` to output ``output``, starting ``offset`` elements into it."""
+
+    output: int
+    value: Value
+    offset: int = 0
+
+
 @dataclass(slots=True)
 class RowCode:
     """Element-wise code over one row domain (see the module docstring).
@@ -111,10 +120,10 @@ class RowCode:
     """
 
     target: Target
-    program: Program
     domain: Domain
     leaf_walks: dict[int, Walk]
-    output_walks: list[Walk]
+    stores: list[Store]
+    store_walks: list[Walk]
     core: Op | None = None
     ok: bool = True
     lines: dict[str, list[str]] = field(default_factory=dict)
@@ -125,43 +134,57 @@ class RowCode:
     inputs: set[int] = field(default_factory=set)
     names: dict[tuple[str, int], str] = field(default_factory=dict)
     hoistable: dict[int, bool] = field(default_factory=dict)
+    dependent: dict[int, bool] = field(default_factory=dict)
 
     @classmethod
     def over(
         cls,
         target: Target,
-        program: Program,
+        stores: list[Store],
         shape: tuple[int, ...],
         row_axes: int | None,
         core: Op | None = None,
-        extra: tuple[Leaf, ...] = (),
     ) -> RowCode | None:
-        """Code over ``shape``, or None where a tensor does not follow its rows."""
-        leaves = leaves_of([*program.outputs, *extra])
+        """Code over ``shape`` that makes these stores, or None where a tensor leaves its rows."""
+        leaves = leaves_of([s.value for s in stores])
         if any(leaf.dtype not in CTYPES for leaf in leaves):
             return None
-        if any(spec.shape != shape for spec in target.outputs):
+        if any(len(target.outputs[s.output].shape) != len(shape) for s in stores):
             return None
         try:
             views = [leaf.view.expand(shape) for leaf in leaves]
         except RuntimeError:
             return None
-        strides = [_clean(shape, v.stride()) for v in views]
-        outs = [_clean(shape, o.stride) for o in reversed(target.outputs)]
-        offsets = [int(v.storage_offset()) for v in views] + [0] * len(outs)
-        domain = make_domain(shape, strides + outs, offsets, row_axes)
+        strides = [tuple(v.stride()) for v in views]
+        strides += [target.outputs[s.output].stride for s in reversed(stores)]
+        offsets = [int(v.storage_offset()) for v in views] + [s.offset for s in reversed(stores)]
+        domain = make_domain(shape, strides, offsets, row_axes)
         if domain is None or any(w.inner != 1 for w in domain.walks[len(leaves) :]):
-            if domain is None or domain.length != 1:
-                return None
+            return None
         walks = {id(leaf): w for leaf, w in zip(leaves, domain.walks, strict=False)}
-        return cls(target, program, domain, walks, domain.walks[len(leaves) :][::-1], core)
+        return cls(target, domain, walks, stores, domain.walks[len(leaves) :][::-1], core)
+
+    def write_stores(self) -> bool:
+        """Write every store in its phase; whether one of them needs the core."""
+        used = False
+        for store, walk in zip(self.stores, self.store_walks, strict=True):
+            after = self.depends(store.value)
+            used = used or after
+            phase = "after" if after else "before"
+            pointer = self._pointer(f"out{store.output}", walk, "")
+            name = self.value(store.value, phase)
+            self.lines.setdefault(phase, []).append(f"write<S>(p.{pointer} + i, {name}, n);")
+        return used
 
     def depends(self, value: Value) -> bool:
         """Whether ``value`` is computed from the core's result."""
-        return self.core is not None and (
-            value is self.core
-            or (isinstance(value, Op) and any(self.depends(v) for v in _operands(value)))
-        )
+        if self.core is None or value is self.core or isinstance(value, Leaf):
+            return value is self.core
+        known = self.dependent.get(id(value))
+        if known is None:
+            known = any(self.depends(v) for v in _operands(value))
+            self.dependent[id(value)] = known
+        return known
 
     def value(self, value: Value | float, phase: str) -> str:
         """The C++ name of ``value`` in a phase; writes what it needs on the way."""
@@ -182,12 +205,6 @@ class RowCode:
                 self.lines.setdefault(phase, []).append(f"const vf {name} = {text};")
         name = self.names[key]
         return f"p.{name}" if where == "row" else name
-
-    def store(self, index: int, value: Value, phase: str) -> None:
-        """Write ``value`` to output ``index`` in this phase."""
-        pointer = self._pointer(f"out{index}", self.output_walks[index], "")
-        name = self.value(value, phase)
-        self.lines.setdefault(phase, []).append(f"write<S>(p.{pointer} + i, {name}, n);")
 
     def _hoists(self, value: Value) -> bool:
         known = self.hoistable.get(id(value))
@@ -232,9 +249,9 @@ class RowCode:
         if formula is None or not is_pointwise(op):
             self.ok = False
             return "set(0.0f)"
-        inputs = [op.args["input"], *([op.args["other"]] if op.name != "type_as" else [])] if (
-            "other" in op.args
-        ) else [op.args["input"]]
+        inputs = [op.args["input"]]
+        if "other" in op.args and op.name != "type_as":
+            inputs.append(op.args["other"])
         texts = [self.value(v, phase) for v in inputs]
         if self._hoists(op):
             texts = [t.removeprefix("p.") for t in texts]
@@ -285,15 +302,11 @@ class RowCode:
 
     def streamable(self) -> bool:
         """Whether every row of every output starts on a cache line."""
-        for spec, walk in zip(self.target.outputs, self.output_walks, strict=True):
-            size = 4 if spec.dtype == "float32" else 2
-            if any(s * size % 64 for s in walk.outer):
+        for store, walk in zip(self.stores, self.store_walks, strict=True):
+            size = 4 if self.target.outputs[store.output].dtype == "float32" else 2
+            if any(s * size % 64 for s in (*walk.outer, walk.offset)):
                 return False
         return True
-
-
-def _clean(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
-    return tuple(int(s) for _, s in zip(shape, stride, strict=True))
 
 
 def _operands(op: Op) -> list[Any]:

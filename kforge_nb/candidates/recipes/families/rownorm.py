@@ -15,7 +15,7 @@ import torch
 
 from kforge_nb.candidates.recipes.families import render
 from kforge_nb.candidates.recipes.families.program import Leaf, Op, Program, Value, read_program
-from kforge_nb.candidates.recipes.families.rowcode import RowCode, is_pointwise, literal
+from kforge_nb.candidates.recipes.families.rowcode import RowCode, Store, is_pointwise, literal
 from kforge_nb.candidates.recipes.family import Match, Params
 
 if TYPE_CHECKING:
@@ -114,17 +114,15 @@ def _plan(target: Target, family: str) -> tuple[RowCode, _Core] | None:
     shape = source.shape
     if not 1 <= core.axes <= len(shape) or prod(shape[-core.axes :]) > _LONGEST or 0 in shape:
         return None
-    code = RowCode.over(target, program, shape, core.axes, core.op)
+    if any(spec.shape != shape for spec in target.outputs):
+        return None
+    stores = [Store(i, v) for i, v in enumerate(program.outputs)]
+    code = RowCode.over(target, stores, shape, core.axes, core.op)
     if code is None or code.domain.length < 2:
         return None
     x = code.value(source, "before")
     code.lines.setdefault("before", []).append(f"const vf x = {x};")
-    used = False
-    for index, output in enumerate(program.outputs):
-        after = code.depends(output)
-        used = used or after
-        code.store(index, output, "after" if after else "before")
-    return (code, core) if code.ok and used else None
+    return (code, core) if code.write_stores() and code.ok else None
 
 
 def _last_axes(dim: Any, rank: int) -> int | None:
