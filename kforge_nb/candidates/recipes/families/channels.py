@@ -39,8 +39,8 @@ def _channel(value: Any, rank: int) -> Value | None:
     """A ``(C,)`` parameter as a read that broadcasts over ``(N, C, ...)``."""
     if not isinstance(value, Leaf) or len(value.shape) != 1:
         return None
-    view = value.view[:, None] if rank == 3 else value.view
-    for _ in range(rank - 2 - (1 if rank == 3 else 0)):
+    view = value.view
+    for _ in range(rank - 2):
         view = view.unsqueeze(-1)
     return Leaf(value.index, view)
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from kforge_nb.candidates.candidate import Candidate
     from kforge_nb.targets.target import Target
 
-__all__ = ["RowNorm", "row_families"]
+__all__ = ["RowNorm", "families"]
 
 _LONGEST = 65536
 """Longest row, in elements: its buffer (4 bytes each) lives on a thread's stack."""
@@ -97,7 +97,7 @@ class RowNorm:
         return render.candidate(match, params, name, text, [n for _, n in code.arguments()])
 
 
-def row_families() -> list[RowNorm]:
+def families() -> list[RowNorm]:
     """The four families of this module."""
     return [RowNorm(n) for n in ("softmax", "log_softmax", "layer_norm", "rms_norm")]
 

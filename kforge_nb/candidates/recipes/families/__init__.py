@@ -1,0 +1,29 @@
+"""Tuned recipe families for the CPU, in the order in which they are asked.
+
+``tuned_families()`` is what the recipes proposer asks before it turns to the generator. A family
+matches exactly or not at all: whatever it does not know in a graph is left to the generator.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kforge_nb.candidates.recipes.family import Family
+
+__all__ = ["tuned_families"]
+
+
+def tuned_families() -> tuple[Family, ...]:
+    """All tuned families, the most specific first; imports torch."""
+    from kforge_nb.candidates.recipes.families import (
+        activation,
+        channels,
+        cross_entropy,
+        pooling,
+        rotary,
+        rownorm,
+    )
+
+    modules = (cross_entropy, pooling, rotary, channels, rownorm, activation)
+    return tuple(family for module in modules for family in module.families())

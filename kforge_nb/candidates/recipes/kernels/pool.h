@@ -1,0 +1,40 @@
+// Pooling of planes (H, W): first down the rows of a window into a padded line, then along it.
+// Lines stay in the first-level cache; the step along a line is left to the compiler's vectoriser.
+KF_INLINE float larger(float a, float b) { return b > a || b != b ? b : a; }  // NaN wins
+KF_INLINE vf larger(vf a, vf b) {
+  const vf m = b > a ? b : a;
+  return b != b ? b : m;
+}
+
+static void plane(const X* x, Y* out) {
+  const float empty = MAX ? -std::numeric_limits<float>::infinity() : 0.0f;
+  alignas(64) float line[LINE], result[OW];
+  for (int64_t i = 0; i < LINE; ++i) line[i] = empty;
+  float* const data = line + PW;
+  for (int64_t oh = 0; oh < OH; ++oh) {
+    const int64_t top = oh * SH - PH;
+    const int64_t from = top < 0 ? 0 : top, to = top + KH < H ? top + KH : H;
+    sweep<U>(Wd, [&](int64_t i, int, auto n) KF_INNER {
+      vf v = load(x + from * Wd + i, n);
+      for (int64_t h = from + 1; h < to; ++h) {
+        const vf w = load(x + h * Wd + i, n);
+        v = MAX ? larger(v, w) : v + w;
+      }
+      store(data + i, v, n);
+    });
+    for (int64_t ow = 0; ow < OW; ++ow) result[ow] = line[ow * SW];
+    for (int64_t k = 1; k < KW; ++k)
+      for (int64_t ow = 0; ow < OW; ++ow) {
+        const float v = line[ow * SW + k];
+        result[ow] = MAX ? larger(result[ow], v) : result[ow] + v;
+      }
+    if constexpr (!MAX)
+      for (int64_t ow = 0; ow < OW; ++ow) {
+        const int64_t left = ow * SW - PW, l = left < 0 ? 0 : left;
+        const int64_t r = left + KW < Wd ? left + KW : Wd;
+        const int64_t rows = PADDED ? KH : to - from, columns = PADDED ? KW : r - l;
+        result[ow] = result[ow] / float(rows * columns);
+      }
+    for (int64_t ow = 0; ow < OW; ++ow) put(out + oh * OW + ow, result[ow]);
+  }
+}
