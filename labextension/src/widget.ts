@@ -17,10 +17,8 @@ export interface WidgetModel {
   off(event: string, callback: () => void): void;
 }
 
-interface DetailAnswer {
-  id: string;
-  details: Details | null;
-}
+/** The newest answers by node id; null where the kernel knows no details. */
+type Answers = Record<string, Details | null | undefined>;
 
 const ANSWER_MS = 20_000;
 
@@ -40,6 +38,9 @@ export function modelSource(model: WidgetModel): RunSource {
     return document?.schema === undefined ? null : (document as RunDocument);
   };
 
+  const answer = (nodeId: string): Details | null | undefined =>
+    (model.get("detail") as Answers)[nodeId];
+
   const ask = (nodeId: string): Promise<Details | null> =>
     new Promise((resolve) => {
       const finish = (details: Details | null): void => {
@@ -49,8 +50,8 @@ export function modelSource(model: WidgetModel): RunSource {
         resolve(details);
       };
       const answered = (): void => {
-        const answer = model.get("detail") as Partial<DetailAnswer> | null;
-        if (answer?.id === nodeId) finish(answer.details ?? null);
+        const details = answer(nodeId);
+        if (details !== undefined) finish(details);
       };
       const timer = setTimeout(() => finish(null), ANSWER_MS);
       model.on("change:detail", answered);
@@ -64,8 +65,8 @@ export function modelSource(model: WidgetModel): RunSource {
       return () => model.off("change:doc", changed);
     },
     detail: (nodeId) => {
-      const known = cache.get(nodeId) ?? snapshot()?.details[nodeId];
-      return known === undefined ? ask(nodeId) : Promise.resolve(known);
+      const known = cache.get(nodeId) ?? snapshot()?.details[nodeId] ?? answer(nodeId);
+      return known == null ? ask(nodeId) : Promise.resolve(known);
     },
     stop: () => send("command", { name: "stop" }),
     pause: () => send("command", { name: "pause" }),

@@ -1,0 +1,122 @@
+"""What views show but a run document does not say outright. Pure functions of the document.
+
+The browser has its twin, ``labextension/src/view/derive.ts``; a test holds both to one fixture.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+__all__ = [
+    "Document",
+    "Headline",
+    "Point",
+    "best_speedups",
+    "estimate",
+    "headline",
+    "progress",
+    "ranked_targets",
+    "running",
+    "spent",
+]
+
+Document = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Headline:
+    """The whole-model figures to lead with; rows are those of the document's ``whole``."""
+
+    rest: str | None
+    over_empty: Mapping[str, Any] | None
+    over_eager: Mapping[str, Any] | None
+    estimate: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Gain reached after ``judged`` candidates, with the money and seconds spent by then."""
+
+    judged: int
+    usd: float
+    seconds: float
+    gain: float
+
+
+def headline(document: Document) -> Headline:
+    """Figures of the recommended rest, or else of the first rest that was measured."""
+    guarded = [row for row in document["whole"] if row["name"] == "guarded"]
+    wanted = (document["recommendation"] or {}).get("rest")
+    chosen = next((r for r in guarded if r["rest"] == wanted), guarded[0] if guarded else None)
+    rest = chosen["rest"] if chosen else None
+    against = {row["against"]: row for row in reversed(guarded) if row["rest"] == rest}
+    return Headline(
+        rest,
+        against.get("empty"),
+        against.get("eager"),
+        estimate(document["targets"], best_speedups(document["nodes"])),
+    )
+
+
+def best_speedups(nodes: Iterable[Mapping[str, Any]]) -> dict[int, float]:
+    """Speed-up over eager of each target's best accepted candidate, by target index."""
+    best: dict[int, float] = {}
+    for node in nodes:
+        _raise(best, node)
+    return best
+
+
+def _raise(best: dict[int, float], node: Mapping[str, Any]) -> None:
+    speedup = node["speedup"]
+    if node["verdict"] == "accepted" and speedup and speedup > best.get(node["target"], 1.0):
+        best[node["target"]] = speedup
+
+
+def estimate(targets: Iterable[Mapping[str, Any]], speedups: Mapping[int, float]) -> float | None:
+    """Whole-model gain if each best candidate held in the model; never a measurement.
+
+    None where no target has a share of the time.
+    """
+    shares = [(t["index"], t["share"]) for t in targets if t["share"] is not None]
+    left = 1.0 - sum(share * (1.0 - 1.0 / speedups.get(index, 1.0)) for index, share in shares)
+    return 1.0 / left if shares and left > 0 else None
+
+
+def progress(document: Document) -> list[Point]:
+    """The estimate after each judged candidate, in the order of their creation."""
+    nodes = sorted(document["nodes"], key=lambda n: n["created"])
+    costs = sorted(document["costs"], key=lambda c: c["created"])
+    start = _seconds(document["created"])
+    best: dict[int, float] = {}
+    points, usd, paid = [], 0.0, 0
+    for judged, node in enumerate(nodes, start=1):
+        while paid < len(costs) and costs[paid]["created"] <= node["created"]:
+            usd += costs[paid]["usd"] or 0.0
+            paid += 1
+        _raise(best, node)
+        seconds = max(0.0, _seconds(node["created"]) - start)
+        points.append(Point(judged, usd, seconds, estimate(document["targets"], best) or 1.0))
+    return points
+
+
+def ranked_targets(document: Document) -> list[Mapping[str, Any]]:
+    """Targets by their share of the time, largest first; those without a share last."""
+    return sorted(document["targets"], key=lambda t: -(t["share"] or 0.0))
+
+
+def spent(document: Document) -> tuple[float, int]:
+    """US dollars and paid calls so far."""
+    costs = document["costs"]
+    return sum(c["usd"] or 0.0 for c in costs), sum(c["calls"] for c in costs)
+
+
+def running(document: Document) -> bool:
+    """Whether work is still going on."""
+    return document["state"] in {"profiling", "searching", "guarding"}
+
+
+def _seconds(when: str) -> float:
+    return datetime.fromisoformat(when).timestamp()

@@ -1,0 +1,166 @@
+"""The view of a run while it runs: the widget where it can be shown, static HTML where it cannot.
+
+::
+
+    view = open_view(details, command)   # in the launching cell
+    view.display()
+    view.publish(make_document)          # from any thread, after each event
+    view.finish(document)                # the live view becomes the saved view
+
+At the end the output of the cell is replaced by the static bundle, because a saved notebook that
+holds a widget shows an error once its kernel is gone.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any, Protocol
+
+from kforge_nb.view import BUNDLE
+from kforge_nb.view.outbox import Outbox
+from kforge_nb.view.static import bundle
+
+__all__ = ["LiveView", "NoView", "StaticView", "WidgetView", "open_view", "why_no_widget"]
+
+Document = Mapping[str, Any]
+Details = Callable[[str], Mapping[str, Any] | None]
+
+STATIC_INTERVAL_S = 1.0
+
+
+class LiveView(Protocol):
+    """What a run needs of its view. All methods but ``display`` are safe from any thread."""
+
+    def display(self) -> None:
+        """Shows the view in the running cell; call it on the thread that runs the cell."""
+
+    def publish(self, document: Document | Callable[[], Document]) -> None:
+        """Shows a newer document soon; a function is called when it is due."""
+
+    def finish(self, document: Document) -> None:
+        """Shows the last document and leaves the saved view behind."""
+
+
+class NoView:
+    """Where nothing can be displayed: scripts and plain terminals."""
+
+    def display(self) -> None:
+        """Nothing to show it on."""
+
+    def publish(self, document: Document | Callable[[], Document]) -> None:
+        """Nothing to show it on."""
+
+    def finish(self, document: Document) -> None:
+        """Nothing to show it on."""
+
+
+class StaticView:
+    """Static HTML, renewed once a second: for notebooks without the widget."""
+
+    def __init__(self, note: str) -> None:
+        self._note = note
+        self._handle = _Handle()
+        self._outbox = Outbox(self._write, interval=STATIC_INTERVAL_S)
+
+    def display(self) -> None:
+        """Says in one line why the view is static, and shows a place for it."""
+        text = f"The live view is not available ({self._note}); showing a static one."
+        self._handle.show({"text/plain": text})
+
+    def publish(self, document: Document | Callable[[], Document]) -> None:
+        """Renews the HTML soon."""
+        self._outbox.put("doc", document)
+
+    def finish(self, document: Document) -> None:
+        """Renews it a last time, with the document inside."""
+        self._outbox.close()
+        self._handle.replace(bundle(document))
+
+    def _write(self, values: Mapping[str, Any]) -> None:
+        shown = bundle(values["doc"])
+        self._handle.replace({k: v for k, v in shown.items() if k.startswith("text/")})
+
+
+class WidgetView:
+    """The widget, replaced by the static bundle at the end; the widget itself stays open."""
+
+    def __init__(self, details: Details, command: Callable[[str], None]) -> None:
+        from kforge_nb.view.widget import Publisher
+
+        self._publisher = Publisher(details, command)
+        self._handle = _Handle()
+
+    @property
+    def widget(self) -> Any:
+        """The widget, for hosts that place it themselves."""
+        return self._publisher.widget
+
+    def display(self) -> None:
+        """Shows the widget in the running cell."""
+        self._handle.show(self._publisher.widget)
+
+    def publish(self, document: Document | Callable[[], Document]) -> None:
+        """Renews the traits, at most four times a second."""
+        self._publisher.publish(document)
+
+    def finish(self, document: Document) -> None:
+        """Last traits first, for pages that open later; then the saved view."""
+        self._publisher.publish(document)
+        self._publisher.flush()
+        self._handle.replace(bundle(document))
+
+
+class _Handle:
+    """IPython's display handle; a replacement before the first show does nothing."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._handle: Any = None
+
+    def show(self, thing: Any) -> None:
+        """Displays a MIME bundle or an object in the running cell."""
+        from IPython.display import display
+
+        with self._lock:
+            self._handle = display(thing, raw=isinstance(thing, dict), display_id=True)
+
+    def replace(self, mime: Mapping[str, Any]) -> None:
+        """Replaces what is shown, wherever it was shown, from any thread."""
+        with self._lock:
+            if self._handle is not None:
+                self._handle.update(dict(mime), raw=True)
+
+
+def open_view(details: Details, command: Callable[[str], None]) -> LiveView:
+    """The best view that this process can show.
+
+    ``details(node_id)`` gives the details of one node for a click; it runs on a thread of the view.
+    ``command(name)`` gets ``stop`` or ``pause`` from the view's buttons; it must return at once.
+    """
+    if not _in_notebook():
+        return NoView()
+    missing = why_no_widget()
+    return WidgetView(details, command) if missing is None else StaticView(missing)
+
+
+def why_no_widget() -> str | None:
+    """Why the live widget cannot be shown, with the cure; None where it can."""
+    try:
+        import anywidget  # noqa: F401
+    except ImportError:
+        return "pip install anywidget"
+    if not BUNDLE.is_file():
+        return "kforge_nb/static/widget.js is not built: python hatch_build.py"
+    return None
+
+
+def _in_notebook() -> bool:
+    """Whether a Jupyter kernel runs this process."""
+    import sys
+
+    if "IPython" not in sys.modules:
+        return False
+    from IPython.core.getipython import get_ipython
+
+    return getattr(get_ipython(), "kernel", None) is not None

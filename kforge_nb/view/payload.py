@@ -1,0 +1,49 @@
+"""Run documents cut to the size that a widget trait or a notebook output may have.
+
+The whole document always stays in the store and in the saved file. What is left out here comes back
+on demand (live view) or is named (saved output).
+"""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from kforge_nb.view.facts import Document
+
+__all__ = ["for_notebook", "for_widget", "size"]
+
+CODE_LIMIT = 4_000
+NOTEBOOK_LIMIT = 2_000_000
+
+
+def size(value: Any) -> int:
+    """Bytes of a value as JSON."""
+    return len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode())
+
+
+def for_widget(document: Document) -> dict[str, Any]:
+    """The document without the nodes' details, which the widget asks for one at a time."""
+    return {**document, "details": {}, "targets": [_shorten(t) for t in document["targets"]]}
+
+
+def for_notebook(document: Document, limit: int = NOTEBOOK_LIMIT) -> dict[str, Any]:
+    """The document at no more than ``limit`` bytes, as far as leaving out details goes.
+
+    Where all details are too much, those of the best and of the installed candidates stay; where
+    even these are, none do.
+    """
+    whole = dict(document)
+    if size(whole) <= limit:
+        return whole
+    chosen = {t["best"] for t in document["targets"]} | {d["node"] for d in document["decisions"]}
+    few = {key: value for key, value in document["details"].items() if key in chosen}
+    smaller = {**whole, "details": few}
+    return smaller if size(smaller) <= limit else for_widget(document)
+
+
+def _shorten(target: dict[str, Any]) -> dict[str, Any]:
+    code = target["code"]
+    if len(code) <= CODE_LIMIT:
+        return target
+    return {**target, "code": f"{code[:CODE_LIMIT]}\n# … {len(code) - CODE_LIMIT} characters more"}

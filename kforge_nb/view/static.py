@@ -1,0 +1,180 @@
+"""The saved view: script-less HTML that shows a run's result on any page, with text beside it.
+
+Every value from the document is escaped: names and reasons may come from anybody's model or file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from html import escape
+from typing import Any
+
+from kforge_nb.view import facts, words
+from kforge_nb.view.facts import Document
+from kforge_nb.view.payload import for_notebook
+from kforge_nb.view.svg import to_svg
+from kforge_nb.view.text import summary
+from kforge_nb.view.verdicts import GOOD, MUTE
+
+__all__ = ["MIME", "bundle", "to_html", "to_svg"]
+
+MIME = "application/vnd.kforge.run+json"
+LARGEST_TREE = 150
+_NUMBER = "text-align:right"
+
+
+def bundle(document: Document) -> dict[str, Any]:
+    """What a notebook saves of a run: the document, HTML without script, and text."""
+    return {
+        MIME: for_notebook(document),
+        "text/html": to_html(document),
+        "text/plain": summary(document),
+    }
+
+
+def to_html(document: Document) -> str:
+    """Headline, targets, decisions, whole-model rows and the tree most worth seeing."""
+    parts = [
+        _headline(document),
+        _targets(document),
+        _decisions(document),
+        _whole(document),
+        _tree(document),
+        _notes(document),
+    ]
+    name = escape(document["name"], quote=True)
+    body = "".join(part for part in parts if part)
+    return f'<div role="region" aria-label="Run {name}" style="line-height:1.45">{body}</div>'
+
+
+def _headline(document: Document) -> str:
+    lead = facts.headline(document)
+    row = lead.over_empty or lead.over_eager
+    if row is not None:
+        big, after = words.ratio(row["ratio"]), words.interval(row["low"], row["high"])
+    else:
+        big, after = words.ratio(lead.estimate), "estimated, not yet measured in the model"
+    usd, calls = facts.spent(document)
+    installed = sum(1 for d in document["decisions"] if d["installed"])
+    lines = [
+        f"{words.row_interval(lead.over_empty)} over the same rest ({lead.rest}) without kernels"
+        if lead.over_empty
+        else "",
+        f"{words.row_interval(lead.over_eager)} over the untouched eager model"
+        if lead.over_eager
+        else "",
+        f"{installed} of {len(document['decisions'])} targets replaced"
+        if document["decisions"]
+        else "",
+        f"output error {words.ratio(document['fidelity']['ratio'])} eager's own"
+        if document["fidelity"]
+        else "",
+        f"{words.count(document['progress']['judged'], 'candidate')} judged",
+        f"{words.money(usd)} for {words.count(calls, 'call')}" if calls else "no paid calls",
+    ]
+    why = f": {document['state_reason']}" if document["state_reason"] else ""
+    state = escape(f"Run {document['name']}, {document['state']}{why}")
+    return (
+        f"<p><strong>{state}</strong></p>"
+        f'<p><span style="font-size:1.8em;font-weight:600">{escape(big)}</span> {escape(after)}'
+        f"<br>{escape(' · '.join(line for line in lines if line))}</p>"
+    )
+
+
+def _targets(document: Document) -> str:
+    tried = Counter(node["target"] for node in document["nodes"])
+    nodes = {node["id"]: node for node in document["nodes"]}
+    rows = []
+    for target in facts.ranked_targets(document):
+        best: Mapping[str, Any] = nodes.get(target["best"] or "", {})
+        rows.append(
+            [
+                f"{target['index']} {target['name']}",
+                target["variant"],
+                words.percent(target["share"]),
+                str(target["calls"]),
+                words.time(best.get("eager_us") or target["mean_us"]),
+                words.time(best.get("ours_us")),
+                f"{words.ratio(best.get('speedup'))} "
+                f"{words.interval(best.get('low'), best.get('high'))}".strip(),
+                words.state(target, tried[target["index"]]),
+            ]
+        )
+    head = ["target", "variant", "share", "calls", "eager", "best", "speed-up", "state"]
+    return _table("Targets", head, rows, numbers={2, 3, 4, 5, 6})
+
+
+def _decisions(document: Document) -> str:
+    names = {t["index"]: t["name"] for t in document["targets"]}
+    rows = [
+        [
+            f"{d['target']} {names.get(d['target'], d['fingerprint'][:12])}",
+            words.row_interval(d["isolated"]),
+            words.row_interval(d["in_model"]),
+            f"{'● replaced' if d['installed'] else '○ kept original'}: {d['reason']}",
+        ]
+        for d in document["decisions"]
+    ]
+    return _table("Guard", ["target", "alone", "in the model", "decision"], rows, numbers={1, 2})
+
+
+def _whole(document: Document) -> str:
+    rows = [
+        [
+            row["name"],
+            row["rest"],
+            row["against"],
+            words.time(row["against_us"]),
+            words.time(row["ours_us"]),
+            words.row_interval(row),
+        ]
+        for row in document["whole"]
+    ]
+    head = ["model", "rest", "against", "before", "after", "ratio"]
+    table = _table("Whole model", head, rows, numbers={3, 4, 5})
+    advice = document["recommendation"]
+    if not table or not advice:
+        return table
+    text = f"Recommended rest: {advice['rest']}, {advice['reason']}"
+    return f"{table}<p>{escape(text)}</p>"
+
+
+def _tree(document: Document) -> str:
+    if len(document["nodes"]) > LARGEST_TREE:
+        return ""
+    drawn = to_svg(document)
+    return f'<div style="overflow-x:auto">{drawn}</div>' if drawn else ""
+
+
+def _notes(document: Document) -> str:
+    notes = list(document["workload"]["notes"])
+    if document["workload"]["launch_bound"]:
+        notes.append("Launch-bound: the model waits for its host, not for its device.")
+    return "<ul>" + "".join(f"<li>{escape(n)}</li>" for n in notes) + "</ul>" if notes else ""
+
+
+def _table(
+    title: str, head: Sequence[str], rows: Iterable[Sequence[str]], numbers: set[int]
+) -> str:
+    body = [
+        "<tr>" + "".join(_cell(text, i in numbers) for i, text in enumerate(row)) + "</tr>"
+        for row in rows
+    ]
+    if not body:
+        return ""
+    heads = "".join(
+        f'<th scope="col" style="{_NUMBER if i in numbers else "text-align:left"}">{escape(h)}</th>'
+        for i, h in enumerate(head)
+    )
+    return (
+        f'<table><caption style="text-align:left;font-weight:600">{escape(title)}</caption>'
+        f"<thead><tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table>"
+    )
+
+
+def _cell(text: str, number: bool) -> str:
+    colour = (
+        f";color:{GOOD}" if text.startswith("●") else f";color:{MUTE}" if text[:1] == "○" else ""
+    )
+    return f'<td style="{_NUMBER if number else "text-align:left"}{colour}">{escape(text)}</td>'

@@ -1,0 +1,86 @@
+"""The search tree of one target as a still SVG: no script, no style sheet, readable anywhere."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from html import escape
+from typing import Any
+
+from kforge_nb.view import words
+from kforge_nb.view.facts import Document
+from kforge_nb.view.treelayout import Place, arrange, path_to
+from kforge_nb.view.verdicts import GOOD, LOOKS, MUTE
+
+__all__ = ["shown_target", "to_svg"]
+
+COLUMN, ROW, MARGIN = 74, 58, 44
+SHAPES = {
+    "o": '<circle r="7" fill="{c}"/>',
+    "s": '<rect x="-5" y="-5" width="10" height="10" fill="{c}"/>',
+    "D": '<circle r="6" fill="none" stroke="{c}" stroke-width="2"/>',
+    "x": '<path d="M-5-5L5 5M-5 5L5-5" stroke="{c}" stroke-width="2"/>',
+    "^": '<path d="M0-6L6 5L-6 5Z" fill="none" stroke="{c}" stroke-width="2"/>',
+}
+
+
+def shown_target(document: Document, index: int | None = None) -> Mapping[str, Any] | None:
+    """The target to draw: the one asked for, else the largest with a best candidate, or tried."""
+    if index is not None:
+        return next((t for t in document["targets"] if t["index"] == index), None)
+    tried = {node["target"] for node in document["nodes"]}
+    ranked = sorted(document["targets"], key=lambda t: -(t["share"] or 0.0))
+    won = (t for t in ranked if t["best"] is not None)
+    return next(won, next((t for t in ranked if t["index"] in tried), None))
+
+
+def to_svg(document: Document, target: int | None = None) -> str:
+    """The tree of a target (by index; None picks the one most worth seeing); empty if untried."""
+    chosen = shown_target(document, target)
+    nodes = [n for n in document["nodes"] if chosen is not None and n["target"] == chosen["index"]]
+    if chosen is None or not nodes:
+        return ""
+    places, root = arrange(nodes)
+    path = path_to(nodes, chosen["best"])
+    at = {p.node["id"]: _point(p.x, p.level) for p in places}
+    top = _point(root, 0)
+    width = max(x for x, _ in [*at.values(), top]) + MARGIN
+    height = max(y for _, y in at.values()) + 36
+    edges = [
+        _edge(at.get(p.parent or "", top), at[p.node["id"]], p.node["id"] in path) for p in places
+    ]
+    marks = [_mark(p, at[p.node["id"]], p.node["id"] == chosen["best"]) for p in places]
+    label = escape(f"Search tree of {chosen['name']}: {len(nodes)} candidates", quote=True)
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{label}" '
+        f'width="{width:.0f}" height="{height:.0f}" font-family="sans-serif" font-size="11" '
+        f'text-anchor="middle">{"".join(edges)}'
+        f'<g transform="translate({top[0]:.0f} {top[1]:.0f})"><circle r="6" fill="{MUTE}"/>'
+        f'<text y="-11" fill="{MUTE}">eager 1×</text></g>{"".join(marks)}</svg>'
+    )
+
+
+def _point(x: float, level: int) -> tuple[float, float]:
+    return MARGIN + x * COLUMN, 24 + level * ROW
+
+
+def _edge(start: tuple[float, float], end: tuple[float, float], best: bool) -> str:
+    (x0, y0), (x1, y1) = start, end
+    middle = (y0 + y1) / 2
+    colour, width = (GOOD, 3) if best else (MUTE, 1)
+    return (
+        f'<path d="M{x0:.0f} {y0:.0f}C{x0:.0f} {middle:.0f} {x1:.0f} {middle:.0f} {x1:.0f} '
+        f'{y1:.0f}" fill="none" stroke="{colour}" stroke-width="{width}"/>'
+    )
+
+
+def _mark(place: Place, point: tuple[float, float], best: bool) -> str:
+    node = place.node
+    look = LOOKS[node["verdict"]]
+    text = look.word if node["speedup"] is None else words.ratio(node["speedup"])
+    weight = ' font-weight="700"' if best else ""
+    title = escape(f"{node['title']}: {look.word}. {node['reason']}")
+    return (
+        f'<g transform="translate({point[0]:.0f} {point[1]:.0f})"><title>{title}</title>'
+        f'{SHAPES[look.marker].format(c=look.colour)}<text y="21" fill="{look.colour}"{weight}>'
+        f"{escape(text)}</text></g>"
+    )

@@ -1,0 +1,98 @@
+"""A run in plain text, for terminals and for ``text/plain`` of a saved notebook."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+
+from kforge_nb.view import facts, words
+from kforge_nb.view.facts import Document
+
+__all__ = ["summary"]
+
+NAME_WIDTH = 40
+ROWS = 12
+
+
+def summary(document: Document) -> str:
+    """Headline, targets and decisions on a few lines each; no line is longer than 100 or so."""
+    blocks = [_headline(document), _targets(document), _decisions(document)]
+    return "\n\n".join(block for block in blocks if block)
+
+
+def _headline(document: Document) -> str:
+    lead = facts.headline(document)
+    why = document["state_reason"]
+    lines = [f"run {document['name']}: {document['state']}" + (f" ({why})" if why else "")]
+    if lead.over_empty is not None:
+        lines.append(
+            f"  {words.row_interval(lead.over_empty)} over the same rest ({lead.rest}) "
+            "without kernels"
+        )
+    if lead.over_eager is not None:
+        before, after = lead.over_eager["against_us"], lead.over_eager["ours_us"]
+        lines.append(
+            f"  {words.row_interval(lead.over_eager)} over the untouched eager model, "
+            f"{words.time(before)} → {words.time(after)}"
+        )
+    if lead.rest is None and lead.estimate is not None:
+        lines.append(f"  {words.ratio(lead.estimate)} estimated, not yet measured in the model")
+    if document["fidelity"] is not None:
+        lines.append(f"  output error {words.ratio(document['fidelity']['ratio'])} eager's own")
+    usd, calls = facts.spent(document)
+    paid = f"{words.money(usd)} for {words.count(calls, 'call')}" if calls else "no paid calls"
+    lines.append(f"  {words.count(document['progress']['judged'], 'candidate')} judged, {paid}")
+    return "\n".join(lines)
+
+
+def _targets(document: Document) -> str:
+    tried = Counter(node["target"] for node in document["nodes"])
+    nodes = {node["id"]: node for node in document["nodes"]}
+    rows = [("target", "share", "calls", "eager", "best", "speed-up", "state")]
+    ranked = facts.ranked_targets(document)
+    for target in ranked[:ROWS]:
+        best = nodes.get(target["best"] or "")
+        rows.append(
+            (
+                _short(f"{target['index']} {target['name']}"),
+                words.percent(target["share"]),
+                str(target["calls"]),
+                words.time(best["eager_us"] if best else target["mean_us"]),
+                words.time(best["ours_us"] if best else None),
+                words.ratio(best["speedup"] if best else None),
+                words.state(target, tried[target["index"]]),
+            )
+        )
+    more = f"\n… and {len(ranked) - ROWS} more" if len(ranked) > ROWS else ""
+    return _align(rows) + more if ranked else ""
+
+
+def _decisions(document: Document) -> str:
+    names = {t["index"]: t["name"] for t in document["targets"]}
+    rows = [
+        (
+            "replaced" if d["installed"] else "kept",
+            _short(f"{d['target']} {names.get(d['target'], d['fingerprint'][:12])}"),
+            f"alone {words.ratio((d['isolated'] or {}).get('ratio'))}",
+            f"in the model {words.ratio((d['in_model'] or {}).get('ratio'))}",
+            d["reason"],
+        )
+        for d in document["decisions"]
+    ]
+    return _align(rows)
+
+
+def _align(rows: Sequence[Sequence[str]]) -> str:
+    """Columns of equal width; the last one is left ragged."""
+    if not rows:
+        return ""
+    widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]) - 1)]
+    lines = []
+    for row in rows:
+        cells = [cell.ljust(width) for cell, width in zip(row, widths, strict=False)]
+        lines.append("  ".join([*cells, row[-1]]).rstrip())
+    return "\n".join(lines)
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= NAME_WIDTH else name[: NAME_WIDTH - 1] + "…"

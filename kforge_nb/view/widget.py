@@ -1,0 +1,101 @@
+"""The live view in the notebook: an anywidget whose traits flow one way each.
+
+``doc`` and ``detail`` are written by the kernel, and there only by the outbox thread.
+``detail_request`` and ``command`` are written by the browser; their callbacks, which may run on
+any thread, only put on a queue or call a function that sets an event. Imported only where a
+widget is really shown, since it needs anywidget and the built ``static/widget.js``.
+"""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import anywidget
+import traitlets
+
+from kforge_nb.view import BUNDLE
+from kforge_nb.view.outbox import Outbox
+from kforge_nb.view.payload import for_widget
+
+__all__ = ["COMMANDS", "Publisher", "RunWidget"]
+
+COMMANDS = frozenset({"stop", "pause"})
+KEPT_ANSWERS = 8
+
+
+class RunWidget(anywidget.AnyWidget):
+    """One run on screen; every view of the widget shows the same traits."""
+
+    _esm = BUNDLE
+
+    doc = traitlets.Dict().tag(sync=True)
+    detail = traitlets.Dict().tag(sync=True)
+    detail_request = traitlets.Dict().tag(sync=True)
+    command = traitlets.Dict().tag(sync=True)
+
+
+class Publisher:
+    """Feeds one widget from one outbox and hands its requests on.
+
+    ``details(node_id)`` gives the ``details`` entry of one node or None; it is called on the outbox
+    thread. ``command(name)`` gets ``stop`` or ``pause``; it must return at once and be thread-safe.
+    """
+
+    def __init__(
+        self,
+        details: Callable[[str], Mapping[str, Any] | None],
+        command: Callable[[str], None],
+    ) -> None:
+        self.widget = RunWidget()
+        self._details = details
+        self._command = command
+        self._wanted: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._answers: dict[str, Any] = {}
+        self._outbox = Outbox(self._write)
+        self.widget.observe(self._asked, "detail_request")
+        self.widget.observe(self._commanded, "command")
+
+    def publish(self, document: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> None:
+        """Shows a document soon; a function is called on the outbox thread when it is due."""
+        if callable(document):
+            make = document
+            self._outbox.put("doc", lambda: for_widget(make()))
+        else:
+            self._outbox.put("doc", lambda: for_widget(document))
+
+    def flush(self, timeout: float = 10.0) -> None:
+        """Sends what still waits. The widget stays open and goes on answering requests."""
+        self._outbox.flush(timeout)
+
+    def close(self, timeout: float = 10.0) -> None:
+        """Sends what still waits and ends the outbox thread; the last picture stays."""
+        self._outbox.close(timeout)
+
+    def _write(self, values: Mapping[str, Any]) -> None:
+        with self.widget.hold_sync():
+            for name, value in values.items():
+                setattr(self.widget, name, value)
+
+    def _asked(self, change: Mapping[str, Any]) -> None:
+        node_id = change["new"].get("id")
+        if isinstance(node_id, str):
+            self._wanted.put(node_id)
+            self._outbox.put("detail", self._answer)
+
+    def _answer(self) -> dict[str, Any]:
+        """The newest answers by node id; a request repeated is an answer renewed."""
+        while not self._wanted.empty():
+            node_id = self._wanted.get()
+            self._answers.pop(node_id, None)
+            found = self._details(node_id)
+            self._answers[node_id] = None if found is None else dict(found)
+        while len(self._answers) > KEPT_ANSWERS:
+            del self._answers[next(iter(self._answers))]
+        return dict(self._answers)
+
+    def _commanded(self, change: Mapping[str, Any]) -> None:
+        name = change["new"].get("name")
+        if name in COMMANDS:
+            self._command(name)

@@ -1,0 +1,70 @@
+"""Figures as people read them, the same in text, HTML and plots. None means "not measured"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+__all__ = ["count", "interval", "money", "percent", "ratio", "row_interval", "state", "time"]
+
+NONE = "–"
+
+
+def ratio(value: float | None) -> str:
+    """2.314 becomes ``2.31×``."""
+    if value is None:
+        return NONE
+    digits = 0 if value >= 100 else 1 if value >= 10 else 2
+    return f"{value:.{digits}f}×"
+
+
+def interval(low: float | None, high: float | None) -> str:
+    """A 95% interval of ratios as ``2.27 to 2.35``; empty where there is none."""
+    if low is None or high is None:
+        return ""
+    return f"{ratio(low)[:-1]} to {ratio(high)[:-1]}"
+
+
+def row_interval(row: Mapping[str, Any] | None) -> str:
+    """Ratio and interval of a comparison row, as ``2.31× (2.27 to 2.35)``."""
+    if row is None:
+        return NONE
+    spread = interval(row["low"], row["high"])
+    return ratio(row["ratio"]) + (f" ({spread})" if spread else "")
+
+
+def time(us: float | None) -> str:
+    """Microseconds with a fitting unit."""
+    if us is None:
+        return NONE
+    if us < 1:
+        return f"{us * 1000:.0f} ns"
+    if us < 10_000:
+        return f"{us:.1f} µs" if us < 100 else f"{us:.0f} µs"
+    return f"{us / 1000:.1f} ms" if us < 10_000_000 else f"{us / 1e6:.1f} s"
+
+
+def percent(share: float | None) -> str:
+    """0.314 becomes ``31.4%``."""
+    return NONE if share is None else f"{share:.1%}"
+
+
+def money(usd: float) -> str:
+    """US dollars; small sums keep their digits."""
+    return f"${usd:.4f}" if 0 < usd < 0.1 else f"${usd:.2f}"
+
+
+def count(n: int, noun: str) -> str:
+    """``1 kernel``, ``2 kernels``."""
+    return f"{n} {noun}{'' if n == 1 else 's'}"
+
+
+def state(target: Mapping[str, Any], tried: int) -> str:
+    """What became of a target, in words."""
+    parts = [target["state"]]
+    if target["vendor"] and not tried:
+        return target["state_reason"] or "not searched (vendor op)"
+    if tried:
+        parts.append(count(tried, "candidate"))
+    words = ", ".join(parts)
+    return f"{words}: {target['state_reason']}" if target["state_reason"] else words
