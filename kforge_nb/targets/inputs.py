@@ -1,0 +1,171 @@
+"""Real inputs of a target, taken while the model ran: strides kept, memory bounded."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+
+from kforge_nb.errors import DocumentError
+
+__all__ = ["CapturedInputs", "Holding"]
+
+SCHEMA = "kforge.inputs/1"
+Holding = Literal["copy", "own", "reference"]
+
+
+@dataclass(frozen=True, slots=True)
+class _View:
+    """A tensor as a strided window (sizes in elements) on a flat base."""
+
+    base: str
+    shape: tuple[int, ...]
+    stride: tuple[int, ...]
+    offset: int
+
+    def on(self, base: torch.Tensor) -> torch.Tensor:
+        return base.as_strided(self.shape, self.stride, self.offset)
+
+
+class CapturedInputs:
+    """Input sets of one target. Tensors of one storage are held once.
+
+    Parameters and buffers may be held by reference (``add(..., how=...)``), everything
+    else is copied when it is added. ``spill()`` moves the copies to a safetensors file.
+    """
+
+    def __init__(self) -> None:
+        self._bases: dict[str, torch.Tensor] = {}
+        self._sets: list[list[_View]] = []
+        self._devices: dict[str, str] = {}
+        self._known: dict[tuple[Any, ...], str] = {}
+        self._sources: list[torch.Tensor] = []
+        self._referenced: set[str] = set()
+        self._file: Path | None = None
+        self._folder: tempfile.TemporaryDirectory[str] | None = None
+
+    def __len__(self) -> int:
+        return len(self._sets)
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of copies held in memory (references and spilled sets not counted)."""
+        return sum(
+            t.numel() * t.element_size()
+            for key, t in self._bases.items()
+            if key not in self._referenced
+        )
+
+    def add(self, tensors: Sequence[torch.Tensor], how: Sequence[Holding] = ()) -> None:
+        """Add one input set. ``how[i]`` says whether tensor i is copied (the default), already the
+        caller's copy (``own``), or kept without a copy (``reference``, for weights).
+        """
+        modes = list(how) or ["copy"] * len(tensors)
+        self._sets.append([self._store(t, m) for t, m in zip(tensors, modes, strict=True)])
+
+    def finish(self) -> None:
+        """Forget where copies came from; call it when capturing is over."""
+        self._known.clear()
+        self._sources.clear()
+
+    def _store(self, tensor: torch.Tensor, how: Holding) -> _View:
+        tensor = tensor.detach()
+        shape, stride = tuple(tensor.shape), tuple(tensor.stride())
+        reach = sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+        extent = 1 + reach if tensor.numel() else 0
+        version = -1 if tensor.is_inference() else tensor._version
+        key = (
+            tensor.untyped_storage().data_ptr(), tensor.storage_offset(), extent, tensor.dtype,
+            version, str(tensor.device),
+        )  # fmt: skip
+        if key not in self._known:
+            name = f"t{len(self._bases)}"
+            flat = tensor.as_strided((extent,), (1,), tensor.storage_offset())
+            self._bases[name] = flat.clone() if how == "copy" else flat
+            if how == "reference":
+                self._referenced.add(name)
+            self._devices[name] = str(tensor.device)
+            self._known[key] = name
+            self._sources.append(tensor)  # keeps the address from being used again
+        return _View(self._known[key], shape, stride, 0)
+
+    def sets(self) -> list[list[torch.Tensor]]:
+        """All input sets; the tensors have their captured strides. Do not write to them."""
+        bases = self._bases
+        if self._file is not None:
+            bases = {**bases, **_read(self._file, self._devices)}
+        return [[view.on(bases[view.base]) for view in views] for views in self._sets]
+
+    def spill(self, folder: Path | None = None) -> None:
+        """Move the copies out of memory, to a file that lives as long as this object."""
+        copies = {k: t for k, t in self._bases.items() if k not in self._referenced}
+        if self._file is not None or not copies:
+            return
+        self._folder = tempfile.TemporaryDirectory(prefix="kforge-inputs-", dir=folder)
+        path = Path(self._folder.name) / "inputs.safetensors"
+        _write(path, copies)
+        self._file = path
+        for key in copies:
+            del self._bases[key]
+
+    def save(self, folder: Path) -> None:
+        """Write all sets (references too, as they are now) to ``folder``."""
+        folder = Path(folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        bases = dict(self._bases)
+        if self._file is not None:
+            bases.update(_read(self._file, dict.fromkeys(self._devices, "cpu")))
+        _write(folder / "inputs.safetensors", bases)
+        rows = [
+            [[v.base, list(v.shape), list(v.stride), v.offset] for v in views]
+            for views in self._sets
+        ]
+        body = {"schema": SCHEMA, "sets": rows, "devices": self._devices}
+        (folder / "inputs.json").write_text(json.dumps(body))
+
+    @classmethod
+    def load(cls, folder: Path) -> CapturedInputs:
+        """Read what :meth:`save` wrote. Raises DocumentError if it is missing or damaged."""
+        folder = Path(folder)
+        found = cls()
+        try:
+            body = json.loads((folder / "inputs.json").read_text())
+            if body["schema"] != SCHEMA:
+                raise DocumentError(f"captured inputs of schema {body['schema']}, need {SCHEMA}")
+            found._devices = {str(k): str(v) for k, v in body["devices"].items()}
+            found._bases = _read(folder / "inputs.safetensors", found._devices)
+            for views in body["sets"]:
+                found._sets.append([_checked_view(row, found._bases) for row in views])
+        except DocumentError:
+            raise
+        except Exception as error:
+            raise DocumentError(f"captured inputs in {folder} cannot be read: {error}") from error
+        return found
+
+
+def _checked_view(row: list[Any], bases: dict[str, torch.Tensor]) -> _View:
+    view = _View(
+        str(row[0]), tuple(int(n) for n in row[1]), tuple(int(n) for n in row[2]), int(row[3])
+    )
+    last = view.offset + sum((n - 1) * s for n, s in zip(view.shape, view.stride, strict=True))
+    numbers = (*view.shape, *view.stride, view.offset)
+    if min(numbers, default=0) < 0 or (0 not in view.shape and last >= bases[view.base].numel()):
+        raise DocumentError(f"a captured input reaches outside its storage: {row}")
+    return view
+
+
+def _write(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    from safetensors.torch import save_file
+
+    save_file({k: t.detach().cpu().contiguous() for k, t in tensors.items()}, str(path))
+
+
+def _read(path: Path, devices: dict[str, str]) -> dict[str, torch.Tensor]:
+    from safetensors.torch import load_file
+
+    return {k: t.to(devices.get(k, "cpu")) for k, t in load_file(str(path)).items()}

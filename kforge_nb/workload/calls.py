@@ -1,0 +1,195 @@
+"""One recorded module call: how to run it again without changing anybody's state."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import nn
+
+__all__ = ["GradState", "ModuleCall", "fresh", "signature", "snapshot", "versions"]
+
+_DEVICES = ("cpu", "cuda")
+
+
+@dataclass(frozen=True, slots=True)
+class GradState:
+    """The thread-local switches under which a call was made."""
+
+    grad: bool
+    inference: bool
+    autocast: tuple[tuple[str, torch.dtype], ...] = ()
+    autocast_cache: bool = True
+
+    @classmethod
+    def current(cls) -> GradState:
+        """The switches of this thread, now."""
+        autocast = tuple(
+            (d, torch.get_autocast_dtype(d)) for d in _DEVICES if torch.is_autocast_enabled(d)
+        )
+        return cls(
+            torch.is_grad_enabled(),
+            torch.is_inference_mode_enabled(),
+            autocast,
+            torch.is_autocast_cache_enabled(),
+        )
+
+    @contextmanager
+    def restored(self) -> Iterator[None]:
+        """Run the body under these switches, whatever this thread has set."""
+        active = dict(self.autocast)
+        with ExitStack() as stack:
+            stack.enter_context(torch.inference_mode(self.inference))
+            if not self.inference:
+                stack.enter_context(torch.set_grad_enabled(self.grad))
+            for device in _DEVICES:
+                if device in active or torch.is_autocast_enabled(device):
+                    stack.enter_context(
+                        torch.autocast(
+                            device,
+                            dtype=active.get(device),
+                            enabled=device in active,
+                            cache_enabled=self.autocast_cache,
+                        )
+                    )
+            yield
+
+
+@dataclass(slots=True, eq=False)
+class ModuleCall:
+    """An outermost call of ``module`` with the arguments of its first occurrence.
+
+    ``count`` is how often the workload made a call with this signature. The arguments are kept as
+    they were when the call began: what the module may write to was copied then.
+    """
+
+    module: nn.Module
+    module_name: str
+    args: tuple[Any, ...]
+    kwargs: dict[str, Any]
+    grad_state: GradState
+    count: int = 1
+    writes: bool = False
+
+    def fresh_args(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """Arguments for one more run: containers and stateful objects are copies of their own.
+
+        Plain tensors are shared between runs unless the module was seen to write to one.
+        """
+        memo: dict[int, Any] = {}
+        args = fresh(self.args, memo, tensors=self.writes)
+        return args, fresh(self.kwargs, memo, tensors=self.writes)
+
+    def run(self, callable: Callable[..., Any] | None = None) -> Any:  # noqa: A002
+        """Call the module, or ``callable`` in its place, on fresh arguments under the same state.
+
+        Raises whatever the call raises.
+        """
+        with self.grad_state.restored():
+            args, kwargs = self.fresh_args()
+            return (callable if callable is not None else self.module)(*args, **kwargs)
+
+
+def snapshot(value: Any) -> Any:
+    """A copy of arguments as they are now, tensors included; parameters are kept as they are."""
+    return fresh(value, {}, tensors=True)
+
+
+def fresh(value: Any, memo: dict[int, Any], *, tensors: bool = False) -> Any:
+    """A copy of what a call may change: containers by element, stateful objects deeply.
+
+    Modules and parameters are passed as they are; tensors at the surface (also inside lists,
+    tuples and dicts) too, unless ``tensors``. One object copied twice gives one copy.
+    """
+    if _plain(value) or isinstance(value, nn.Module | nn.Parameter):
+        return value
+    if id(value) in memo:
+        return memo[id(value)]
+    if isinstance(value, torch.Tensor):
+        result: Any = _copy(value) if tensors else value
+    elif type(value) is tuple:
+        result = tuple(fresh(v, memo, tensors=tensors) for v in value)
+    elif type(value) is list:
+        result = [fresh(v, memo, tensors=tensors) for v in value]
+    elif type(value) is dict:
+        result = {k: fresh(v, memo, tensors=tensors) for k, v in value.items()}
+    else:
+        result = _deep(value)
+    memo[id(value)] = result
+    return result
+
+
+def _deep(value: Any) -> Any:
+    """A deep copy that shares modules; an object that refuses to be copied is passed as it is."""
+    shared = {
+        id(item): item
+        for item in (vars(value).values() if hasattr(value, "__dict__") else ())
+        if isinstance(item, nn.Module)
+    }
+    try:
+        return copy.deepcopy(value, shared)
+    except Exception:  # noqa: BLE001 - locks, generators, handles: there is no copy to be had
+        return value
+
+
+def _copy(tensor: torch.Tensor) -> torch.Tensor:
+    """A copy with the same sizes, strides and requires_grad, detached from the graph."""
+    source = tensor.detach()
+    if source.layout is torch.strided and source.numel():
+        pairs = zip(source.shape, source.stride(), strict=True)
+        extent = 1 + sum((n - 1) * s for n, s in pairs)
+        flat = source.as_strided((extent,), (1,), source.storage_offset()).clone()
+        result = flat.as_strided(tuple(source.shape), tuple(source.stride()), 0)
+    else:
+        result = source.clone()
+    return result.requires_grad_(tensor.requires_grad) if tensor.requires_grad else result
+
+
+def versions(value: Any) -> tuple[int, ...]:
+    """Version counters of the tensors at the surface; a change means that one was written to."""
+    if isinstance(value, torch.Tensor):
+        return (-1,) if value.is_inference() else (value._version,)
+    if type(value) in (tuple, list):
+        return tuple(v for item in value for v in versions(item))
+    if type(value) is dict:
+        return tuple(v for item in value.values() for v in versions(item))
+    return ()
+
+
+def _plain(value: Any) -> bool:
+    return value is None or isinstance(
+        value, int | float | complex | str | bytes | torch.dtype | torch.device | torch.Size | type
+    )
+
+
+def signature(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
+    """A hashable description of arguments: tensors by metadata, other values by kind and value."""
+    return tuple(_sign(a, 0) for a in args), tuple((k, _sign(kwargs[k], 0)) for k in sorted(kwargs))
+
+
+def _sign(value: Any, depth: int) -> Any:
+    if isinstance(value, torch.Tensor):
+        return (
+            "tensor", tuple(value.shape), tuple(value.stride()) if _strided(value) else (),
+            value.dtype, str(value.device), value.requires_grad,
+        )  # fmt: skip
+    if isinstance(value, list | tuple):
+        return (type(value).__name__, tuple(_sign(v, depth + 1) for v in value))
+    if isinstance(value, Mapping):
+        return ("map", tuple((str(k), _sign(v, depth + 1)) for k, v in value.items()))
+    if isinstance(value, float) and depth == 0:
+        return ("float", value)
+    if _plain(value):
+        return (type(value).__name__, value)
+    if depth < 4 and hasattr(value, "__dict__") and not isinstance(value, nn.Module):
+        items = sorted(vars(value).items())
+        return (type(value).__name__, tuple((k, _sign(v, depth + 1)) for k, v in items))
+    return (type(value).__name__, id(value) if isinstance(value, nn.Module) else "")
+
+
+def _strided(value: torch.Tensor) -> bool:
+    return value.layout is torch.strided

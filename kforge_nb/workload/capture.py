@@ -1,0 +1,188 @@
+"""Watch a workload: which modules it calls from outside, with what, and their Dynamo graphs.
+
+Nothing global outlives the watch. While it lasts, ``nn.Module.__call__`` goes through a counter of
+the watching thread. (Torch's global forward hooks would do, but they see no keyword arguments, miss
+interrupts, and make compiled modules of the user recompile; Dynamo never looks at ``__call__``.)
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import nn
+
+from kforge_nb.errors import BadInput
+from kforge_nb.workload.calls import GradState, ModuleCall, signature, snapshot, versions
+from kforge_nb.workload.graphs import CapturedGraph, graphs_of
+from kforge_nb.workload.names import name_in
+
+__all__ = ["CapturedGraph", "ModuleCall", "Workload", "capture_graphs", "watch"]
+
+MAX_SIGNATURES = 16
+
+
+@dataclass(eq=False)
+class Workload:
+    """A user's callable and the outermost module calls it made.
+
+    ``calls`` holds one entry for each module and input signature, in order of first call; ``notes``
+    says in words what could not be seen or traced; ``graphs`` is filled by ``capture_graphs``.
+    """
+
+    fn: Callable[[], Any]
+    result: Any = None
+    calls: list[ModuleCall] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+    graphs: list[CapturedGraph] = field(default_factory=list)
+
+    @property
+    def modules(self) -> list[nn.Module]:
+        """The modules called from outside, each once, in order of first call."""
+        return list({id(c.module): c.module for c in self.calls}.values())
+
+    def note(self, text: str) -> None:
+        """Add a note once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+
+def watch(fn: Callable[[], Any]) -> Workload:
+    """Run ``fn`` once and record its outermost ``nn.Module`` calls.
+
+    An exception of ``fn`` passes through unchanged. Raises BadInput if no module was called, or if
+    a called module has parameters on the ``meta`` device.
+    """
+    workload = Workload(fn)
+    watcher = _Watcher(workload)
+    with watcher.installed():
+        workload.result = fn()
+    watcher.report()
+    if not workload.calls:
+        raise BadInput(
+            "nothing to optimise: the cell called no torch.nn.Module; call the model in it, "
+            "for example `model(x)`"
+        )
+    return workload
+
+
+def capture_graphs(workload: Workload) -> Workload:
+    """Fill ``workload.graphs`` by tracing each recorded call once; returns the workload.
+
+    What cannot be traced becomes a note; the rest still comes.
+    """
+    workload.graphs.clear()
+    for call in workload.calls:
+        for graph in graphs_of(call, workload.note):
+            graph.index = len(workload.graphs)
+            workload.graphs.append(graph)
+    return workload
+
+
+_INSTALL = threading.RLock()
+_WATCHERS: dict[int, _Watcher] = {}
+_ORIGINAL_CALL = nn.Module.__call__
+
+
+def _watched_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    watcher = _WATCHERS.get(threading.get_ident())
+    if watcher is None:
+        for other in list(_WATCHERS.values()):
+            other.elsewhere = True
+        return _ORIGINAL_CALL(module, *args, **kwargs)
+    return watcher.call(module, args, kwargs)
+
+
+class _Watcher:
+    """Records the calls at depth 1 of one thread."""
+
+    def __init__(self, workload: Workload) -> None:
+        self.workload = workload
+        self.depth = 0
+        self.elsewhere = False
+        self.seen: dict[Any, ModuleCall] = {}
+        self.signatures: dict[int, int] = {}
+        self.last: dict[int, ModuleCall] = {}
+        self.folded: dict[int, int] = {}
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Send module calls of this thread through ``call`` while the body runs."""
+        thread = threading.get_ident()
+        with _INSTALL:
+            outer = _WATCHERS.get(thread)
+            _WATCHERS[thread] = self
+            nn.Module.__call__ = _watched_call  # type: ignore[method-assign]
+        try:
+            yield
+        finally:
+            with _INSTALL:
+                if outer is not None:
+                    _WATCHERS[thread] = outer
+                else:
+                    del _WATCHERS[thread]
+                if not _WATCHERS:
+                    nn.Module.__call__ = _ORIGINAL_CALL  # type: ignore[method-assign]
+
+    def call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Run one module call, recording it if it comes from outside."""
+        if self.depth or torch.compiler.is_compiling():
+            return _ORIGINAL_CALL(module, *args, **kwargs)
+        self.depth += 1
+        try:
+            recorded = self._record(module, args, kwargs)
+            before = versions((args, kwargs))
+            result = _ORIGINAL_CALL(module, *args, **kwargs)
+            recorded.writes = recorded.writes or versions((args, kwargs)) != before
+            return result
+        finally:
+            self.depth -= 1
+
+    def _record(
+        self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> ModuleCall:
+        _refuse_meta(module)
+        state = GradState.current()
+        key = (id(module), state, module.training, signature(args, kwargs))
+        known = self.seen.get(key)
+        if known is not None:
+            known.count += 1
+            return known
+        number = self.signatures.get(id(module), 0)
+        if number >= MAX_SIGNATURES:
+            self.folded[id(module)] = self.folded.get(id(module), 0) + 1
+            self.last[id(module)].count += 1
+            return self.last[id(module)]
+        self.signatures[id(module)] = number + 1
+        kept_args, kept_kwargs = snapshot((args, kwargs))
+        name = name_in(self.workload.fn, module)
+        call = ModuleCall(module, name, kept_args, kept_kwargs, state)
+        self.seen[key] = self.last[id(module)] = call
+        self.workload.calls.append(call)
+        return call
+
+    def report(self) -> None:
+        """Turn what was left out into notes."""
+        for call in {id(c.module): c for c in self.workload.calls}.values():
+            more = self.folded.get(id(call.module), 0)
+            if more:
+                self.workload.note(
+                    f"{call.module_name} was called with more than {MAX_SIGNATURES} different "
+                    f"inputs; {more} further calls are counted with the last of them"
+                )
+        if self.elsewhere:
+            self.workload.note("modules called in other threads were not recorded")
+
+
+def _refuse_meta(module: nn.Module) -> None:
+    for name, tensor in module.named_parameters():
+        if tensor.device.type == "meta":
+            raise BadInput(
+                f"{type(module).__name__} is on the meta device (parameter {name} has no data); "
+                "load its weights or call to_empty(device=...) first"
+            )
+        break

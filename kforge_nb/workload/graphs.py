@@ -1,0 +1,105 @@
+"""Dynamo graphs of one module call, taken by a backend that only records.
+
+``torch.compile(module._call_impl)`` is what ``module.compile()`` does, so the graph equals what the
+guard's backend sees later. Afterwards the code objects that were traced are reset, so that the
+user's own compiled modules do not meet our entries (they trace again on their next call).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+import torch
+from torch import fx
+
+from kforge_nb.workload.calls import ModuleCall
+
+__all__ = ["CapturedGraph", "Source", "graphs_of"]
+
+Source = Literal["param", "buffer", "input"]
+MAX_GRAPHS = 64
+
+
+@dataclass(eq=False)
+class CapturedGraph:
+    """One graph as Dynamo gave it, with the real tensors it was traced on.
+
+    ``calls`` is how often one run of the workload executes it; ``sources`` tells parameters,
+    buffers and inputs apart by identity.
+    """
+
+    gm: fx.GraphModule
+    example_inputs: list[Any]
+    call: ModuleCall
+    sources: dict[str, Source]
+    index: int = 0
+    executions: int = 0
+
+    @property
+    def calls(self) -> int:
+        """Executions in one run of the workload."""
+        return self.executions * self.call.count
+
+    @property
+    def is_state(self) -> list[bool]:
+        """For each placeholder: whether it is a parameter or buffer of the module."""
+        names = [n.name for n in self.gm.graph.nodes if n.op == "placeholder"]
+        return [self.sources[name] != "input" for name in names]
+
+
+class _Recorder:
+    """The backend: keeps each graph, returns it unchanged with a counter around it."""
+
+    def __init__(self, call: ModuleCall) -> None:
+        self.call = call
+        self.graphs: list[CapturedGraph] = []
+
+    def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        graph = CapturedGraph(
+            gm, list(example_inputs), self.call, _sources(gm, example_inputs, self.call)
+        )
+        if len(self.graphs) < MAX_GRAPHS:
+            self.graphs.append(graph)
+
+        def counted(*args: Any) -> Any:
+            graph.executions += 1
+            return gm.forward(*args)
+
+        return counted
+
+
+def graphs_of(call: ModuleCall, note: Callable[[str], None]) -> list[CapturedGraph]:
+    """The graphs of one call, in order of first execution; what went wrong goes to ``note``.
+
+    The call is run once on fresh arguments. An exception of the tracer gives no graphs and a note.
+    """
+    recorder = _Recorder(call)
+    compiled = torch.compile(call.module._call_impl, backend=recorder, dynamic=False)
+    try:
+        call.run(compiled)
+    except Exception as error:  # noqa: BLE001 - the profile goes on without this module
+        first = str(error).strip().splitlines() or [""]
+        note(
+            f"{call.module_name} could not be traced by torch.compile "
+            f"({type(error).__name__}: {first[0][:200]}); it stays as it is"
+        )
+        return []
+    if not recorder.graphs:
+        note(f"torch.compile found no graph in {call.module_name}; it stays as it is")
+    if len(recorder.graphs) > 1:
+        note(f"{call.module_name} breaks into {len(recorder.graphs)} graphs; each is cut alone")
+    return recorder.graphs
+
+
+def _sources(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], call: ModuleCall
+) -> dict[str, Source]:
+    kinds: dict[int, Source] = {id(p): "param" for p in call.module.parameters()}
+    kinds.update({id(b): "buffer" for b in call.module.buffers()})
+    placeholders = [n for n in gm.graph.nodes if n.op == "placeholder"]
+    return {
+        node.name: kinds.get(id(value), "input")
+        for node, value in zip(placeholders, example_inputs, strict=False)
+    }
