@@ -93,7 +93,9 @@ def _batch_plan(target: Target) -> RowCode | None:
     given = [op.args[n] is not None for n in names]
     if mean is None or var is None or [p is not None for p in parts] != given:
         return None
-    scale: Value = Op("rsqrt", {"input": _apply("add", var, float(op.args["eps"]), var)}, _meta(var))
+    scale: Value = Op(
+        "rsqrt", {"input": _apply("add", var, float(op.args["eps"]), var)}, _meta(var)
+    )
     if weight is not None:
         scale = _apply("mul", scale, weight, var)
     result: Value = _apply("mul", _apply("sub", x, mean, x), scale, x)

@@ -94,7 +94,5 @@ def make_domain(
     if any(i not in (0, 1) for i in inners):
         return None
     domain = Domain(tuple(merged), inner_size)
-    domain.walks = [
-        Walk(tuple(w), i, o) for w, i, o in zip(walks, inners, offsets, strict=True)
-    ]
+    domain.walks = [Walk(tuple(w), i, o) for w, i, o in zip(walks, inners, offsets, strict=True)]
     return domain

@@ -11,7 +11,7 @@ import operator
 from typing import Any
 
 import torch
-import torch.nn.functional as F  # noqa: N812
+import torch.nn.functional as F
 from torch import fx
 
 __all__ = ["Call", "read_call"]

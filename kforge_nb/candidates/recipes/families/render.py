@@ -46,9 +46,7 @@ def _cpp(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def source(
-    isa: str, constants: dict[str, tuple[str, Any]], texts: Sequence[str], tail: str
-) -> str:
+def source(isa: str, constants: dict[str, tuple[str, Any]], texts: Sequence[str], tail: str) -> str:
     """``KF_ISA``, the shared headers, named constants, then kernel texts and the entry."""
     head = f"#define KF_ISA {isa_level(isa)}\n"
     shared = "".join(kernel_text(n) for n in ("types.h", "vec.h", "math.h", "loop.h"))

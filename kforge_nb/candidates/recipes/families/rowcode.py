@@ -228,7 +228,7 @@ class RowCode:
         spec = self._spec(base)
         self.fields.append(f"{const}{CTYPES[getattr(torch, spec.dtype)]}* {name};")
         self.starts[name] = start
-        if const and walk.inner == 1 and any(walk.outer) or (const and not self.domain.sizes):
+        if (const and walk.inner == 1 and any(walk.outer)) or (const and not self.domain.sizes):
             self.streams.append(name)
         return name
 

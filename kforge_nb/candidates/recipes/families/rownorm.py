@@ -233,9 +233,7 @@ def _composed_rms(program: Program) -> _Core | None:
 
 
 def _squared(op: Op) -> Value | None:
-    if op.name == "square" or (op.name == "pow" and op.args["exponent"] == 2):
-        value = op.args["input"]
-    elif op.name == "mul" and op.args["input"] is op.args["other"]:
+    if op.name == "square" or (op.name == "pow" and op.args["exponent"] == 2) or (op.name == "mul" and op.args["input"] is op.args["other"]):
         value = op.args["input"]
     else:
         return None

@@ -1,0 +1,244 @@
+"""Recipes against eager and torch.compile, operator by operator, held to the head-room table.
+
+``python -m benchmarks.cpu_ops [--json [FILE]] [--ops WORD ...] [--threads 1 2] [--seconds S]``
+
+Each operator and thread count runs in a child of its own, with allocator settings under which freed
+blocks are kept: all sides allocate their output in every call. Ours is the first draft of the
+recipes proposer for the operator's target, called through ctypes; eager and torch.compile are
+called from Python. Rounds are interleaved in random order. The child counts what other processes
+took of the machine meanwhile; where that is more than a tenth of a CPU, the row says so and does
+not decide. Exit status 1: on a quiet machine an operator stays below 0.9 of the table, or below
+eager.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import json
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.cpu_op_cases import CASES, Case, make_target
+from benchmarks.report import (
+    add_json_option,
+    compare_row,
+    make_report,
+    measure_row,
+    write_report,
+)
+from benchmarks.timing import Comparison, Watch, allocator_environment, compare, interleave
+
+if TYPE_CHECKING:
+    import torch
+
+    from kforge_nb.candidates.candidate import Candidate
+    from kforge_nb.targets.target import Target
+
+__all__ = ["main"]
+
+WANTED = 0.9
+QUIET = 0.1
+_MARK = "RESULT "
+
+
+def first_draft(target: Target) -> Candidate:
+    """The recipes proposer's first draft.
+
+    Raises:
+        RuntimeError: it refuses the target.
+    """
+    from kforge_nb.proposers.recipes import RecipeProposer
+
+    from kforge_nb.candidates.candidate import Candidate
+    from kforge_nb.proposers.protocol import Request
+
+    answer = RecipeProposer().propose(Request(target, "draft"))
+    if not isinstance(answer, Candidate):
+        raise RuntimeError(f"no recipe for {target.name}: {answer.reason}")
+    return answer
+
+
+def launcher(
+    candidate: Candidate, target: Target, threads: int, cache: Path
+) -> Callable[..., torch.Tensor]:
+    """A function of the target's inputs that allocates the output and calls the built kernel.
+
+    Raises:
+        RuntimeError: the candidate does not compile.
+    """
+    import torch
+
+    from kforge_nb.compilers import cpp
+
+    kernel = candidate.plan.kernels[0]
+    built = cpp.build(candidate.source, kernel.name, cache=cache)
+    if isinstance(built, cpp.CompileFailed):
+        raise RuntimeError(f"{target.name} does not compile:\n{built.log}")
+    function = getattr(ctypes.CDLL(str(built.library)), kernel.name)
+    function.restype = None
+    function.argtypes = [*[ctypes.c_void_p] * (len(kernel.args) - 1), ctypes.c_int32]
+    spec = target.outputs[0]
+    dtype = getattr(torch, spec.dtype)
+    scratch = {
+        name: torch.empty([int(n) for n in item.shape], dtype=getattr(torch, item.dtype))
+        for name, item in candidate.plan.scratch.items()
+    }
+    fixed = {name: tensor.data_ptr() for name, tensor in scratch.items()}
+    positions = {f"in{i}": i for i in range(len(target.inputs))}
+
+    def call(*inputs: torch.Tensor) -> torch.Tensor:
+        out = torch.empty_strided(spec.shape, spec.stride, dtype=dtype)
+        pointers = [
+            out.data_ptr()
+            if name == "out0"
+            else fixed[name]
+            if name in fixed
+            else inputs[positions[name]].data_ptr()
+            for name in kernel.args[:-1]
+        ]
+        function(*pointers, threads)
+        return out
+
+    return call
+
+
+def run_case(case: Case, threads: int, seconds: float, against: list[str]) -> dict[str, Any]:
+    """Time one operator in this process; plain JSON."""
+    import torch
+
+    torch.manual_seed(0)
+    torch.set_num_threads(threads)
+    fn, inputs = case.build()
+    target = make_target(fn, inputs, case.name)
+    candidate = first_draft(target)
+    with tempfile.TemporaryDirectory() as folder, torch.no_grad():
+        ours = launcher(candidate, target, threads, Path(folder))
+        sides: dict[str, Callable[..., Any]] = {"ours": ours, "eager": fn}
+        if "compile" in against:
+            sides["compile"] = torch.compile(fn, dynamic=False)
+        want = fn(*inputs)
+        for name, side in sides.items():
+            torch.testing.assert_close(
+                side(*inputs), want, rtol=2e-2, atol=2e-2, msg=f"{case.name}: {name} is wrong"
+            )
+        calls = {name: _bound(side, inputs) for name, side in sides.items()}
+        switches = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw
+        with Watch() as watch:
+            samples = interleave(calls, seconds=seconds, least=15)
+        switched = resource.getrusage(resource.RUSAGE_SELF).ru_nivcsw - switches
+    return {
+        "samples": samples,
+        "foreign": watch.foreign,
+        "switched": switched,
+        **_origin(candidate),
+    }
+
+
+def _bound(side: Callable[..., Any], inputs: list[Any]) -> Callable[[], Any]:
+    return lambda: side(*inputs)
+
+
+def _origin(candidate: Candidate) -> dict[str, Any]:
+    return {"recipe": candidate.origin.get("recipe"), "params": candidate.origin.get("params")}
+
+
+def _child(case: Case, threads: int, seconds: float, against: list[str]) -> dict[str, Any]:
+    """Run :func:`run_case` in a fresh process with the allocator settings."""
+    command = [sys.executable, "-m", "benchmarks.cpu_ops", "--child", case.name]
+    command += ["--threads", str(threads), "--seconds", str(seconds), "--against", *against]
+    done = subprocess.run(
+        command,
+        env=allocator_environment(threads),
+        cwd=Path(__file__).resolve().parent.parent,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    for line in done.stdout.splitlines():
+        if line.startswith(_MARK):
+            return dict(json.loads(line.removeprefix(_MARK)))
+    raise RuntimeError(f"{case.name} with {threads} threads failed:\n{done.stderr[-2000:]}")
+
+
+def _rows(case: Case, threads: int, found: dict[str, Any]) -> tuple[list[dict[str, Any]], bool]:
+    """Rows of one operator and whether it is good enough (or the machine was too busy to say)."""
+    name = f"{case.name}, {threads} thread{'s' if threads > 1 else ''}"
+    quiet = found["foreign"] <= QUIET
+    more = {
+        "quiet": quiet,
+        "foreign_cpus": round(found["foreign"], 3),
+        "involuntary_switches": found["switched"],
+        "recipe": found["recipe"],
+        "params": found["params"],
+    }
+    rows: list[dict[str, Any]] = []
+    good = True
+    for against in ("eager", "compile"):
+        if against not in found["samples"]:
+            continue
+        result: Comparison = compare(found["samples"]["ours"], found["samples"][against])
+        rows.append(compare_row(name, against, result, **more))
+        if against == "eager":
+            room = case.headroom[threads]
+            share = {k: getattr(result, k) / room for k in ("ratio", "low", "high")}
+            rows.append(
+                measure_row(
+                    f"{name}: share of head-room {room:.2f}",
+                    share["ratio"],
+                    "share",
+                    low=share["low"],
+                    high=share["high"],
+                    n=result.n,
+                    quiet=quiet,
+                )
+            )
+            good = not quiet or (share["ratio"] >= WANTED and result.ratio >= 1.0)
+    return rows, good
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
+    add_json_option(parser)
+    parser.add_argument("--ops", nargs="*", default=[], help="only operators with these words")
+    parser.add_argument("--threads", nargs="*", type=int, default=[1, 2], choices=[1, 2])
+    parser.add_argument("--seconds", type=float, default=4.0, help="timing of one operator")
+    parser.add_argument("--against", nargs="*", default=["eager", "compile"])
+    parser.add_argument("--child", help=argparse.SUPPRESS)
+    return parser.parse_args()
+
+
+def main() -> int:
+    """Run the benchmark; the exit status says whether the table is reached."""
+    options = _options()
+    if options.child:
+        case = next(c for c in CASES if c.name == options.child)
+        found = run_case(case, options.threads[0], options.seconds, options.against)
+        sys.stdout.write(f"{_MARK}{json.dumps(found)}\n")
+        return 0
+    rows: list[dict[str, Any]] = []
+    short: list[str] = []
+    busy: list[str] = []
+    for case in CASES:
+        if options.ops and not any(word in case.name for word in options.ops):
+            continue
+        for threads in options.threads:
+            found = _child(case, threads, options.seconds, options.against)
+            new, good = _rows(case, threads, found)
+            rows += new
+            if not good:
+                short.append(f"{new[0]['name']} is below {WANTED} of the table, or below eager")
+            if not new[0]["quiet"]:
+                busy.append(f"{new[0]['name']}: others used {found['foreign']:.2f} CPUs meanwhile")
+    report = make_report("cpu_ops", rows, notes=[*short, *busy])
+    write_report(report, options.json)
+    return 1 if short else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
