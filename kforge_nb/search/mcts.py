@@ -27,19 +27,23 @@ class Limits:
     children of one failed node. ``repair_depth``: failures in a row that are repaired.
     ``refusals``: refusals after which a node counts as exhausted. ``stale``: visits without gain
     after which a branch rests. ``exploration``: weight of the unknown. ``greed``: weight of a
-    branch's best against its mean. ``widen_from`` and ``widen_to``: exponent of progressive
-    widening, at the first visit and after ``widen_visits``. ``smallest_spread`` and
-    ``largest_spread``: bounds of the log speed-up that the scores are normalised by.
+    branch's best against its mean. ``momentum``: weight of the gain below a node over the node
+    itself, so that a poor start that keeps improving is followed. ``least_gain``: log speed-up
+    that counts as a gain. ``widen_from`` and ``widen_to``: exponent of progressive widening, at
+    the first visit and after ``widen_visits``. ``smallest_spread`` and ``largest_spread``: bounds
+    of the log speed-up that the scores are normalised by.
     """
 
-    drafts: int = 3
+    drafts: int = 4
     repairs: int = 2
     repair_depth: int = 2
     refusals: int = 3
-    stale: int = 10
+    stale: int = 8
     exploration: float = 0.5
-    greed: float = 0.5
-    widen_from: float = 0.5
+    greed: float = 0.6
+    momentum: float = 0.6
+    least_gain: float = math.log(1.02)
+    widen_from: float = 0.4
     widen_to: float = 0.3
     widen_visits: int = 1000
     smallest_spread: float = math.log(1.1)
@@ -153,7 +157,7 @@ class _View:
         if self.rested or node is self.tree.root or node.visits < self.limits.stale:
             return False
         own = node.own_value
-        return node.value is None or (own is not None and node.value <= own)
+        return node.value is None or (own is not None and node.value < own + self.limits.least_gain)
 
     def _room(self, node: Node) -> int:
         k = self.limits
@@ -168,5 +172,13 @@ class _View:
         best = self.norm(node.value) * node.visits / visits
         seen = max(parent.visits + parent.pending, 2)
         unknown = math.sqrt(math.log(seen) / visits)
-        greed = self.limits.greed
-        return greed * best + (1 - greed) * mean + self.limits.exploration * unknown
+        k = self.limits
+        known = k.greed * best + (1 - k.greed) * mean + k.momentum * self._climb(node)
+        return known + k.exploration * unknown
+
+    def _climb(self, node: Node) -> float:
+        """How far the branch has come since its first node, as 0 … 1 of the spread."""
+        own = node.own_value
+        if own is None or node.value is None or node.value - own < self.limits.least_gain:
+            return 0.0
+        return min((node.value - own) / self.spread, 1.0)
