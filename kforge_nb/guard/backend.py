@@ -108,7 +108,7 @@ class Backend:
     ) -> Callable[..., Any]:
         try:
             return self.compile_rest(gm, example_inputs)
-        except Exception as problem:  # noqa: BLE001 (the same: fall back to the eager rest)
+        except Exception as problem:
             if self.rest == "eager":
                 raise
             report.reasons.append(

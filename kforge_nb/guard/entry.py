@@ -5,8 +5,8 @@ its recompile limit belong to code objects, so an installation shares neither wi
 ``torch.compile``, nor with other instances of the class, nor with earlier installations: stale code
 cannot run, twenty applies do not reach the limit of eight, and undo leaves nothing behind. (Torch
 2.13 has ``isolate_recompiles`` for this; torch 2.11 has nothing, and ``reset_code`` drops the
-user's compiled code as well.) Frames after a graph break are cached by torch on the module's own
-code; see ``release``.
+user's compiled code as well.) Only frames that run after a graph break are cached by torch on the
+module's own code, where torch tells backends apart by identity, so these are never stale either.
 """
 
 from __future__ import annotations
@@ -17,7 +17,12 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.utils.hooks import RemovableHandle
 
+from kforge_nb.guard.policy import FIXED_SHAPES
+
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kforge_nb.guard.apply import Applied
     from kforge_nb.guard.backend import Backend
 
 __all__ = ["GuardedCall", "hook_counts"]
@@ -50,19 +55,29 @@ class GuardedCall:
 
     ``compiled`` counts calls that reached at least one compiled graph, ``bypassed`` those that did
     not (recompile limit, nothing to compile), ``hooked`` those that ran plain because hooks were
-    added after installation, which compiled code would not call.
+    added after installation, which compiled code would not call. ``grown`` says that more shapes
+    came than are compiled one by one, so that symbolic graphs took over. ``before`` is what stood
+    in the module when ``owner`` installed this call.
     """
 
     def __init__(self, module: torch.nn.Module, backend: Backend, dynamic: bool | None) -> None:
         self.module = module
         self.backend = backend
-        self.dynamic = dynamic
-        self.entry = _fresh_entry(type(module).__name__)
-        self.call = torch.compile(self.entry, backend=backend, dynamic=dynamic)
-        self.calls = self.compiled = self.bypassed = self.hooked = 0
+        self.owner: Applied | None = None
+        self.before: Any = None
+        self.codes: list[types.CodeType] = []
+        self.call = self._compile(dynamic)
+        self.calls = self.compiled = self.bypassed = self.hooked = self.compiles = 0
+        self.grown = False
         self._hooks = hook_counts(module)
         self._hook_id = RemovableHandle.next_id
         self._new_hooks = False
+
+    def _compile(self, dynamic: bool | None) -> Callable[..., Any]:
+        self.dynamic = dynamic
+        entry = _fresh_entry(type(self.module).__name__)
+        self.codes.append(entry.__code__)
+        return torch.compile(entry, backend=self.backend, dynamic=dynamic)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module on these arguments."""
@@ -72,13 +87,22 @@ class GuardedCall:
         if self._new_hooks:
             self.hooked += 1
             return self.module._call_impl(*args, **kwargs)
-        before = self.backend.calls
+        backend = self.backend
+        ran, seen = backend.calls, len(backend.graphs)
         result = self.call(self.module, args, kwargs)
-        if self.backend.calls == before:
+        if backend.calls == ran:
             self.bypassed += 1
         else:
             self.compiled += 1
+        if len(backend.graphs) != seen:
+            self._compiled_again()
         return result
+
+    def _compiled_again(self) -> None:
+        self.compiles += 1
+        if self.dynamic is False and self.compiles > FIXED_SHAPES:
+            self.grown = True
+            self.call = self._compile(None)
 
     def _look_for_hooks(self) -> None:
         """Hooks are numbered for the whole process, so a new number is a reason to look."""

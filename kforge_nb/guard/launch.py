@@ -250,14 +250,15 @@ def _contiguous(shape: Sequence[int]) -> list[int]:
 
 
 def _argument(arg: Arg, scratch: list[str]) -> tuple[int, int]:
-    kind = arg[0]
+    kind, *rest = arg
+    value: Any = rest[0] if rest else 0
     if kind == "scratch":
-        return 2, scratch.index(str(arg[1]))
+        return 2, scratch.index(str(value))
     if kind in ("i64", "i32"):
-        return 3, int(arg[1])
+        return 3, int(value)
     if kind in ("f32", "f64"):
-        return 4, struct.unpack("<q", struct.pack("<d", float(arg[1])))[0]
-    return _KIND[kind], int(arg[1]) if len(arg) > 1 else 0
+        return 4, struct.unpack("<q", struct.pack("<d", float(value)))[0]
+    return _KIND[str(kind)], int(value)
 
 
 def _fake(inputs: list[torch.Tensor], handle: int) -> list[torch.Tensor]:

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-__all__ = ["RESTS", "Rest", "dynamic_for", "input_signature", "rest_compiler"]
+__all__ = ["FIXED_SHAPES", "RESTS", "Rest", "dynamic_for", "rest_compiler"]
 
 Rest = Literal["eager", "inductor", "cudagraphs", "inductor-cudagraphs"]
 RESTS: tuple[Rest, ...] = ("eager", "inductor", "cudagraphs", "inductor-cudagraphs")
@@ -28,38 +28,11 @@ def dynamic_for(signatures: Iterable[object]) -> bool | None:
     graph keeps the kernels of the regions whose own sizes stand still.
 
     Args:
-        signatures: one hashable value for each call, equal for calls of equal shapes.
+        signatures: one hashable value for each known call, equal for calls of equal shapes. A
+            module of which nothing is known starts with ``False``; its guarded call changes over
+            when it sees more than ``FIXED_SHAPES`` (see ``entry``).
     """
     return False if len(set(signatures)) <= FIXED_SHAPES else None
-
-
-def input_signature(value: Any) -> object:
-    """Shapes, dtypes and constants of (nested) call arguments, hashable."""
-    import torch
-
-    if isinstance(value, torch.Tensor):
-        return (tuple(value.shape), str(value.dtype), str(value.device))
-    if isinstance(value, dict):
-        return tuple((str(key), input_signature(item)) for key, item in value.items())
-    if isinstance(value, list | tuple):
-        return tuple(input_signature(item) for item in value)
-    if isinstance(value, int | float | str | bool | type(None)):
-        return value
-    return _state_signature(value)
-
-
-def _state_signature(value: Any) -> object:
-    """A cache or another object: its class and the shapes of the tensors it holds directly."""
-    import torch
-
-    layers = getattr(value, "layers", None)
-    holders = [value, *layers] if isinstance(layers, list) else [value]
-    shapes = []
-    for holder in holders:
-        for name, item in sorted(getattr(holder, "__dict__", {}).items()):
-            if isinstance(item, torch.Tensor):
-                shapes.append((name, tuple(item.shape), str(item.dtype)))
-    return (type(value).__qualname__, tuple(shapes))
 
 
 def rest_compiler(rest: str) -> Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]:
@@ -77,7 +50,9 @@ def rest_compiler(rest: str) -> Callable[[fx.GraphModule, list[Any]], Callable[.
     if rest == "inductor-cudagraphs":
         from torch._inductor.compile_fx import compile_fx
 
-        return functools.partial(compile_fx, config_patches={"triton.cudagraphs": True})
+        patched: Any = functools.partial(compile_fx, config_patches={"triton.cudagraphs": True})
+        return patched
     from torch._dynamo import lookup_backend
 
-    return lookup_backend(rest)
+    found: Any = lookup_backend(rest)
+    return found

@@ -1,5 +1,7 @@
 """Small hand-written C++ kernels for the guard's tests, compiled once a test session."""
 
+# ruff: noqa: D102 (small modules whose class says what they are)
+
 from __future__ import annotations
 
 import os
@@ -78,6 +80,24 @@ def rms_norm(x: str = "in0", weight: str = "in1", eps: float = 1e-6) -> Candidat
     return Candidate("cpp", RMS_NORM, LaunchPlan((Kernel("rms_norm", args),), symbols), "rms norm")
 
 
+BOTH = r"""
+#include <cstdint>
+extern "C" void both(const float* a, const float* b, float* sum, float* relu, int64_t n,
+                     int32_t nthreads) {
+  for (int64_t i = 0; i < n; ++i) {
+    sum[i] = a[i] + b[i];
+    relu[i] = sum[i] > 0 || sum[i] != sum[i] ? sum[i] : 0;
+  }
+}
+"""
+
+
+def both() -> Candidate:
+    """in0 + in1 and its relu, two outputs."""
+    args = ("in0", "in1", "out0", "out1", "i64:numel(in0)", "i32:nthreads")
+    return Candidate("cpp", BOTH, LaunchPlan((Kernel("both", args),)), "both")
+
+
 def compiled(candidate: Candidate, folder: Path) -> Path:
     """The candidate's library, built into ``folder``."""
     built = cpp.build(candidate.source, candidate.plan.kernels[0].name, cache=folder)
@@ -95,4 +115,105 @@ def build(tmp_path_factory):
 @pytest.fixture
 def kernels():
     """The candidates of this file, by name."""
-    return {"add_relu": add_relu, "softmax": softmax, "rms_norm": rms_norm}
+    return {"add_relu": add_relu, "softmax": softmax, "rms_norm": rms_norm, "both": both}
+
+
+class RMSNorm(torch.nn.Module):
+    """RMS norm as Llama-like models compose it."""
+
+    def __init__(self, size):
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.rand(size) + 0.5)
+
+    def forward(self, x):
+        variance = x.pow(2).mean(-1, keepdim=True)
+        return self.weight * (x * torch.rsqrt(variance + 1e-6))
+
+
+class Block(torch.nn.Module):
+    """Linear, RMS norm, linear, add and relu, softmax: three targets between vendor ops."""
+
+    def __init__(self, size=64):
+        super().__init__()
+        self.first = torch.nn.Linear(size, size)
+        self.norm = RMSNorm(size)
+        self.second = torch.nn.Linear(size, size)
+        self.last = torch.nn.Linear(size, size)
+
+    def forward(self, x):
+        h = self.second(self.norm(self.first(x)))
+        return self.last(torch.relu(h + x)).softmax(-1)
+
+
+def candidate_for(cut):
+    """A kernel of this file for a cut, or None; inputs are told apart by their rank."""
+    if cut.family == "softmax":
+        return softmax()
+    if cut.family == "rms_norm":
+        ranks = [len(spec.shape) for spec in cut.input_specs]
+        weight = ranks.index(1)
+        return rms_norm(f"in{1 - weight}", f"in{weight}")
+    if {node.target for node in cut.nodes} >= {torch.relu} and len(cut.inputs) == 2:
+        return add_relu()
+    return None
+
+
+def captured(module, *args):
+    """(graph, example inputs) of each Dynamo graph of one call under no_grad."""
+    found = []
+
+    def record(gm, example_inputs):
+        found.append((gm, list(example_inputs)))
+        return gm.forward
+
+    entry = torch.compile(lambda m, a: m(*a), backend=record, dynamic=False)
+    with torch.no_grad():
+        entry(module, args)
+    return found
+
+
+@pytest.fixture
+def accept(build):
+    """``accept(module, *args)``: accepted kernels for all its cuts that this file can compute."""
+
+    def find(module, *args, granularity="region", choose=candidate_for):
+        from kforge_nb.guard.accepted import Accepted
+        from kforge_nb.targets import partition
+        from kforge_nb.targets.build import target_of
+
+        found = {}
+        for gm, example_inputs in captured(module, *args):
+            for cut in partition.cut(gm, example_inputs, granularity):
+                candidate = choose(cut)
+                if candidate is not None and cut.fingerprint not in found:
+                    found[cut.fingerprint] = Accepted.of_target(
+                        target_of(cut), candidate, build(candidate)
+                    )
+        return list(found.values())
+
+    return find
+
+
+@pytest.fixture
+def make_block():
+    """``make_block(seed)``: a Block in eval mode."""
+
+    def make(seed=0):
+        torch.manual_seed(seed)
+        return Block().eval()
+
+    return make
+
+
+@pytest.fixture
+def block(make_block):
+    """A seeded Block in eval mode."""
+    return make_block()
+
+
+@pytest.fixture(autouse=True)
+def fresh_dynamo():
+    """No compiled code of one test serves another."""
+    torch._dynamo.reset()
+    yield
+    torch._dynamo.reset()

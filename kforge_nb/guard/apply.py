@@ -1,0 +1,290 @@
+"""Install accepted kernels in live modules, in place or in a copy, and take them out again.
+
+In place means ``nn.Module.compile``'s own hook, ``_compiled_call_impl``: ``state_dict``, pickle and
+deepcopy do not see it, and what stood there before (the user's own compiled call) is put back by
+``undo``. Nothing is installed before every warm-up call has succeeded, so an exception leaves the
+model as it was.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kforge_nb.errors import BadInput
+from kforge_nb.guard import launch
+from kforge_nb.guard.backend import Backend
+from kforge_nb.guard.bypass import compiled_parents
+from kforge_nb.guard.entry import GuardedCall
+from kforge_nb.guard.policy import dynamic_for
+from kforge_nb.workload.calls import signature
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+    from types import TracebackType
+
+    from kforge_nb.guard.accepted import Accepted
+    from kforge_nb.workload.calls import ModuleCall
+
+__all__ = ["Applied", "apply", "compiled_copy", "installed"]
+
+WARM_UPS = 2
+
+
+class Applied:
+    """One installation; a context manager that undoes itself at the end of the block."""
+
+    def __init__(self, guarded: Sequence[GuardedCall], backend: Backend) -> None:
+        self.guarded = tuple(guarded)
+        self.backend = backend
+        self.active = False
+        for call in self.guarded:
+            call.owner = self
+        self._base = {h: launch.counters(h) for h in backend.handles.values()}
+
+    @property
+    def modules(self) -> tuple[torch.nn.Module, ...]:
+        """The modules that run guarded kernels."""
+        return tuple(call.module for call in self.guarded)
+
+    def install(self) -> None:
+        """Put the guarded calls into the modules; done by ``apply``, and again after ``undo``."""
+        if self.active:
+            return
+        for call in self.guarded:
+            call.before = call.module._compiled_call_impl
+            call.module._compiled_call_impl = call
+        self.active = True
+
+    def undo(self) -> list[str]:
+        """Put back the very objects of before; returns what could not be put back, in words.
+
+        A module that somebody compiled again after ``apply`` keeps that.
+        """
+        if not self.active:
+            return []
+        left = []
+        for call in self.guarded:
+            if call.module._compiled_call_impl is call:
+                call.module._compiled_call_impl = _standing(call.before)
+            else:
+                left.append(
+                    f"{_label(call.module)} was compiled again after apply(); that was left alone"
+                )
+        self.active = False
+        return left
+
+    def counters(self) -> dict[str, Any]:
+        """What happened since installation: launches, copies, fallbacks by reason, calls.
+
+        ``kernels`` has one entry for each kernel, ``calls`` counts module calls: ``compiled`` ran
+        compiled graphs, ``bypassed`` ran plain although kforge is installed, ``hooked`` ran plain
+        because hooks were added.
+        """
+        kernels, fallbacks = [], Counter[str]()
+        for fingerprint, handle in self.backend.handles.items():
+            now, base = launch.counters(handle), self._base[handle]
+            reasons = Counter(now["fallbacks"])
+            reasons.subtract(base["fallbacks"])
+            found = launch.kernel(handle)
+            fallbacks.update(+reasons)
+            kernels.append(
+                {
+                    "name": found.name,
+                    "fingerprint": fingerprint,
+                    **{k: now[k] - base[k] for k in ("launches", "copies", "shadowed")},
+                    "fallbacks": dict(+reasons),
+                    "note": found.note,
+                }
+            )
+        totals = {k: sum(row[k] for row in kernels) for k in ("launches", "copies", "shadowed")}
+        calls = {
+            name: sum(getattr(call, name) for call in self.guarded)
+            for name in ("calls", "compiled", "bypassed", "hooked")
+        }
+        return {**totals, "fallbacks": dict(fallbacks), "calls": calls, "kernels": kernels}
+
+    def report(self) -> dict[str, Any]:
+        """Graphs with what was replaced, kernels refused, and what silently bypasses kforge."""
+        return {
+            "active": self.active,
+            "rest": self.backend.rest,
+            "graphs": [
+                {
+                    "index": g.index,
+                    "nodes": g.nodes,
+                    "rest": g.rest,
+                    "calls": g.calls,
+                    "replaced": dict(g.replaced),
+                    "reasons": list(g.reasons),
+                }
+                for g in self.backend.graphs
+            ],
+            "refused": dict(self.backend.refused),
+            "bypassed": self.bypasses(),
+            "counters": self.counters(),
+        }
+
+    def bypasses(self) -> list[str]:
+        """In words, every way in which calls are known to go past the kernels now."""
+        found = []
+        for call in self.guarded:
+            found += self._bypasses_of(call)
+        if self.active:
+            found += compiled_parents(self.guarded)
+        for handle in self.backend.handles.values():
+            if launch.kernel(handle).note:
+                found.append(f"{launch.kernel(handle).name} is off: {launch.kernel(handle).note}")
+        if not launch.running():
+            found.append("the kill switch is on: every kernel runs its original")
+        return found
+
+    def _bypasses_of(self, call: GuardedCall) -> list[str]:
+        name, found = _label(call.module), []
+        if call.new_hooks:
+            where = ", ".join(path or "the module itself" for path in call.new_hooks[:5])
+            found.append(f"{name}: hooks were added after apply() (on {where}), so it runs plain")
+        if call.bypassed:
+            found.append(
+                f"{name}: {call.bypassed} of {call.calls} calls ran no compiled graph; Dynamo's "
+                "recompile limit was reached, or the call cannot be traced"
+            )
+        if call.grown:
+            found.append(
+                f"{name}: more shapes came than are compiled one by one; only regions whose own "
+                "sizes stand still keep their kernels"
+            )
+        if self.active and call.module._compiled_call_impl is not call:
+            found.append(f"{name} was compiled again after apply(), so kforge is not called")
+        return found
+
+    def __enter__(self) -> Applied:
+        """The installation itself, which is already active."""
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        value: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        """Undo."""
+        self.undo()
+
+    def __repr__(self) -> str:
+        names = ", ".join(_label(module) for module in self.modules)
+        state = "active" if self.active else "undone"
+        return f"<Applied to {names}: {len(self.backend.handles)} kernels, {state}>"
+
+
+def apply(
+    modules: Iterable[torch.nn.Module],
+    accepted: Iterable[Accepted],
+    rest: str = "eager",
+    *,
+    calls: Sequence[ModuleCall] = (),
+) -> Applied:
+    """Run guarded kernels in these modules from now on, in place.
+
+    Args:
+        modules: the modules that are called from outside.
+        accepted: kernels to install.
+        rest: what compiles the remaining graph.
+        calls: recorded calls; those of each module choose its shape policy and warm it up, so that
+            the user's next call is fast.
+
+    Raises:
+        BadInput: no module, an unknown rest, or a module that Dynamo cannot compile in place.
+        MissingTool: there is no C++ compiler.
+    """
+    wanted = list({id(module): module for module in modules}.values())
+    if not wanted:
+        raise BadInput("apply() was given no module; pass the modules that your code calls")
+    for module in wanted:
+        _check(module)
+    backend = Backend(accepted, rest)
+    guarded = [_guard(module, backend, calls) for module in wanted]
+    applied = Applied(guarded, backend)
+    for call in guarded:
+        _warm_up(call, calls)
+    applied.install()
+    return applied
+
+
+def compiled_copy(
+    model: torch.nn.Module,
+    accepted: Iterable[Accepted],
+    rest: str = "eager",
+    *,
+    calls: Sequence[ModuleCall] = (),
+) -> torch.nn.Module:
+    """A copy of the model that runs guarded kernels, sharing every parameter and buffer.
+
+    In-place changes of weights are seen by both; replacing a weight object (``assign=True``,
+    ``.to()``) changes one of them. ``calls`` recorded on ``model`` warm the copy up;
+    ``installed(copy)`` is its :class:`Applied`. Raises as :func:`apply` does.
+    """
+    twin = copy.deepcopy(model, {id(t): t for t in _tensors(model)})
+    own = [call for call in calls if call.module is model]
+    moved = [_moved(call, twin) for call in own]
+    apply([twin], accepted, rest, calls=moved)
+    return twin
+
+
+def installed(module: torch.nn.Module) -> Applied | None:
+    """The installation whose kernels this module runs now, if any."""
+    call = module._compiled_call_impl
+    return call.owner if isinstance(call, GuardedCall) else None
+
+
+def _standing(before: Any) -> Any:
+    """What to put back: not a guarded call that was itself undone meanwhile, but what it covers."""
+    while isinstance(before, GuardedCall) and not (before.owner and before.owner.active):
+        before = before.before
+    return before
+
+
+def _moved(call: ModuleCall, module: torch.nn.Module) -> ModuleCall:
+    twin = copy.copy(call)
+    twin.module = module
+    return twin
+
+
+def _tensors(model: torch.nn.Module) -> list[torch.Tensor]:
+    """Parameters, buffers and plain tensor attributes of all submodules."""
+    found: list[torch.Tensor] = [*model.parameters(), *model.buffers()]
+    for module in model.modules():
+        found += [v for v in vars(module).values() if isinstance(v, torch.Tensor)]
+    return found
+
+
+def _check(module: torch.nn.Module) -> None:
+    if not isinstance(module, torch.nn.Module):
+        raise BadInput(f"apply() wants nn.Module objects, not {type(module).__name__}")
+    if isinstance(module, torch.jit.ScriptModule):
+        raise BadInput(f"{_label(module)} is a TorchScript module, which Dynamo cannot compile")
+    if isinstance(module, torch._dynamo.OptimizedModule):
+        raise BadInput(
+            f"{_label(module)} is the result of torch.compile(model); apply to the model itself "
+            "(its _orig_mod), or compile with backend='kforge'"
+        )
+
+
+def _guard(module: torch.nn.Module, backend: Backend, calls: Sequence[ModuleCall]) -> GuardedCall:
+    own = [signature(call.args, call.kwargs) for call in calls if call.module is module]
+    return GuardedCall(module, backend, dynamic_for(own))
+
+
+def _warm_up(guarded: GuardedCall, calls: Sequence[ModuleCall]) -> None:
+    """Compile for the known calls, and let the shadow checks of the first launches happen."""
+    for call in calls:
+        if call.module is guarded.module:
+            for _ in range(WARM_UPS):
+                call.run(guarded)
+
+
+def _label(module: torch.nn.Module) -> str:
+    return type(module).__name__
