@@ -29,10 +29,11 @@ def plot_cost(document: Document, ax: Axes | None = None) -> Axes:
         [1.0, *(p.gain for p in points)],
         where="post",
     )
-    for row in document["whole"]:
-        if row["name"] == "guarded" and row["against"] == "empty" and row["ratio"] is not None:
+    measured = [r for r in document["whole"] if (r["name"], r["against"]) == ("guarded", "empty")]
+    for row, style in zip(measured, ("--", ":", "-.", (0, (1, 3))), strict=False):
+        if row["ratio"] is not None:
             label = f"measured, rest {row['rest']}: {words.row_interval(row)}"
-            ax.axhline(row["ratio"], color=GOOD, linestyle="--", label=label)
+            ax.axhline(row["ratio"], color=GOOD, linestyle=style, label=label)
             ax.legend()
     ax.set_xlabel("US dollars spent" if paid else "candidates judged")
     ax.set_ylabel("whole-model gain, estimated")
@@ -73,7 +74,7 @@ def plot_tree(document: Document, target: int | None = None, ax: Axes | None = N
     at: dict[str | None, tuple[float, float]] = {None: (root, 0.0)}
     at.update({p.node["id"]: (p.x, -float(p.level)) for p in places})
     ax.plot(*at[None], marker="o", color=MUTE)
-    ax.annotate("eager 1×", at[None], xytext=(0, 7), textcoords="offset points", ha="center")
+    ax.annotate("eager 1×", at[None], xytext=(7, -3), textcoords="offset points")
     for place in places:
         node, (x, y) = place.node, at[place.node["id"]]
         look, best = LOOKS[node["verdict"]], node["id"] in path
@@ -81,9 +82,7 @@ def plot_tree(document: Document, target: int | None = None, ax: Axes | None = N
         ax.plot([x0, x], [y0, y], color=GOOD if best else MUTE, lw=2.5 if best else 0.8, zorder=1)
         ax.plot(x, y, marker=look.marker, color=look.colour, zorder=2)
         text = look.word if node["speedup"] is None else words.ratio(node["speedup"])
-        ax.annotate(
-            text, (x, y), xytext=(0, -13), textcoords="offset points", ha="center", fontsize=7
-        )
+        ax.annotate(text, (x, y), xytext=(7, -3), textcoords="offset points", fontsize=7)
     ax.set_title(f"{document['name']}: tree of {chosen['index']} {chosen['name']}")
     ax.set_axis_off()
     return ax

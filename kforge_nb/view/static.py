@@ -21,7 +21,7 @@ __all__ = ["MIME", "bundle", "to_html", "to_svg"]
 
 MIME = "application/vnd.kforge.run+json"
 LARGEST_TREE = 150
-_NUMBER = "text-align:right"
+_NUMBER = "text-align:right;white-space:nowrap"
 
 
 def bundle(document: Document) -> dict[str, Any]:
@@ -112,7 +112,7 @@ def _decisions(document: Document) -> str:
             f"{d['target']} {names.get(d['target'], d['fingerprint'][:12])}",
             words.row_interval(d["isolated"]),
             words.row_interval(d["in_model"]),
-            f"{'● replaced' if d['installed'] else '○ kept original'}: {d['reason']}",
+            words.decision(d),
         ]
         for d in document["decisions"]
     ]

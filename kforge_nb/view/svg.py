@@ -13,7 +13,8 @@ from kforge_nb.view.verdicts import GOOD, LOOKS, MUTE
 
 __all__ = ["shown_target", "to_svg"]
 
-COLUMN, ROW, MARGIN = 74, 58, 44
+COLUMN, ROW, MARGIN = 96, 46, 20
+LABEL = 100
 SHAPES = {
     "o": '<circle r="7" fill="{c}"/>',
     "s": '<rect x="-5" y="-5" width="10" height="10" fill="{c}"/>',
@@ -43,8 +44,8 @@ def to_svg(document: Document, target: int | None = None) -> str:
     path = path_to(nodes, chosen["best"])
     at = {p.node["id"]: _point(p.x, p.level) for p in places}
     top = _point(root, 0)
-    width = max(x for x, _ in [*at.values(), top]) + MARGIN
-    height = max(y for _, y in at.values()) + 36
+    width = max(x for x, _ in [*at.values(), top]) + LABEL
+    height = max(y for _, y in at.values()) + 20
     edges = [
         _edge(at.get(p.parent or "", top), at[p.node["id"]], p.node["id"] in path) for p in places
     ]
@@ -52,10 +53,10 @@ def to_svg(document: Document, target: int | None = None) -> str:
     label = escape(f"Search tree of {chosen['name']}: {len(nodes)} candidates", quote=True)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{label}" '
-        f'width="{width:.0f}" height="{height:.0f}" font-family="sans-serif" font-size="11" '
-        f'text-anchor="middle">{"".join(edges)}'
+        f'width="{width:.0f}" height="{height:.0f}" font-family="sans-serif" font-size="11">'
+        f"{''.join(edges)}"
         f'<g transform="translate({top[0]:.0f} {top[1]:.0f})"><circle r="6" fill="{MUTE}"/>'
-        f'<text y="-11" fill="{MUTE}">eager 1×</text></g>{"".join(marks)}</svg>'
+        f'<text x="11" y="4" fill="{MUTE}">eager 1×</text></g>{"".join(marks)}</svg>'
     )
 
 
@@ -81,6 +82,6 @@ def _mark(place: Place, point: tuple[float, float], best: bool) -> str:
     title = escape(f"{node['title']}: {look.word}. {node['reason']}")
     return (
         f'<g transform="translate({point[0]:.0f} {point[1]:.0f})"><title>{title}</title>'
-        f'{SHAPES[look.marker].format(c=look.colour)}<text y="21" fill="{look.colour}"{weight}>'
-        f"{escape(text)}</text></g>"
+        f"{SHAPES[look.marker].format(c=look.colour)}"
+        f'<text x="12" y="4" fill="{look.colour}"{weight}>{escape(text)}</text></g>'
     )

@@ -71,11 +71,10 @@ def _decisions(document: Document) -> str:
     names = {t["index"]: t["name"] for t in document["targets"]}
     rows = [
         (
-            "replaced" if d["installed"] else "kept",
             _short(f"{d['target']} {names.get(d['target'], d['fingerprint'][:12])}"),
             f"alone {words.ratio((d['isolated'] or {}).get('ratio'))}",
             f"in the model {words.ratio((d['in_model'] or {}).get('ratio'))}",
-            d["reason"],
+            words.decision(d),
         )
         for d in document["decisions"]
     ]

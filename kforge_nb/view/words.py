@@ -5,7 +5,17 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-__all__ = ["count", "interval", "money", "percent", "ratio", "row_interval", "state", "time"]
+__all__ = [
+    "count",
+    "decision",
+    "interval",
+    "money",
+    "percent",
+    "ratio",
+    "row_interval",
+    "state",
+    "time",
+]
 
 NONE = "–"
 
@@ -57,6 +67,13 @@ def money(usd: float) -> str:
 def count(n: int, noun: str) -> str:
     """``1 kernel``, ``2 kernels``."""
     return f"{n} {noun}{'' if n == 1 else 's'}"
+
+
+def decision(row: Mapping[str, Any]) -> str:
+    """What the guard did with a target and why, with a sign before it."""
+    reason = row["reason"].removeprefix("kept original").removeprefix("replaced").lstrip(": ")
+    verdict = "● replaced" if row["installed"] else "○ kept original"
+    return f"{verdict}: {reason}" if reason else verdict
 
 
 def state(target: Mapping[str, Any], tried: int) -> str:

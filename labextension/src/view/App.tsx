@@ -10,6 +10,7 @@ import { Progress } from "./Progress";
 import css from "./style.css";
 import { Targets } from "./Targets";
 import { Tree } from "./Tree";
+import { Whole } from "./Whole";
 
 /** Re-renders on each new snapshot of the source. */
 function useSnapshot(source: RunSource): RunDocument | null {
@@ -48,8 +49,9 @@ export function App({ source }: { source: RunSource }): JSX.Element {
       )}
       <section class="kforge-two">
         <Progress document={document} />
-        <Guard document={document} />
+        <Whole document={document} />
       </section>
+      <Guard document={document} />
     </div>
   );
 }

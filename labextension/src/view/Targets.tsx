@@ -83,7 +83,7 @@ function Row({ target, best, tried, selected, onSelect }: RowProps): JSX.Element
         {best === undefined ? "–" : format.ratio(best.speedup)}{" "}
         <span class="kforge-note">{format.interval(best?.low, best?.high)}</span>
       </td>
-      <td>{state(target, tried)}</td>
+      <td class="wrap">{state(target, tried)}</td>
     </tr>
   );
 }

@@ -27,7 +27,8 @@ export function Tree({ target, nodes, selected, onSelect }: Props): JSX.Element 
     if (next === null) return;
     event.preventDefault();
     onSelect(next);
-    svg.current?.querySelector<SVGGElement>(`[data-id="${CSS.escape(next)}"]`)?.focus();
+    const leaves = svg.current?.querySelectorAll<SVGGElement>("[data-id]") ?? [];
+    [...leaves].find((leaf) => leaf.dataset["id"] === next)?.focus();
   };
 
   return (
@@ -101,7 +102,7 @@ function Leaf({ placed, best, selected, onSelect }: LeafProps): JSX.Element {
     >
       <title>{spoken(item, best)}</title>
       <Mark node={item.node} best={best} />
-      <text x={0} y={26} text-anchor="middle">
+      <text x={14} y={4}>
         {written(item)}
       </text>
     </g>

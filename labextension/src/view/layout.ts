@@ -5,9 +5,11 @@ import { correct } from "./verdicts";
 
 /** Failed leaves under one parent that are still shown one by one. */
 const FOLD_ABOVE = 4;
-const COLUMN = 84;
-const ROW = 62;
-const MARGIN = 46;
+const COLUMN = 104;
+const ROW = 50;
+const MARGIN = 20;
+/** Room for the words right of the last mark. */
+const LABEL = 110;
 
 /** A drawn item: the eager root, one candidate, or several folded failures. */
 export interface Item {
@@ -68,5 +70,5 @@ export function layout(root: Item): Layout {
     x: d.x - left + MARGIN,
     y: d.y + 24,
   }));
-  return { placed, width: right - left + 2 * MARGIN, height: Math.max(...all.map((d) => d.y)) + 60 };
+  return { placed, width: right - left + MARGIN + LABEL, height: Math.max(...all.map((d) => d.y)) + 48 };
 }

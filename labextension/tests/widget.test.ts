@@ -1,0 +1,75 @@
+import { expect, test, vi } from "vitest";
+import { modelSource, type WidgetModel } from "../src/widget";
+import { example } from "./example";
+
+class FakeModel implements WidgetModel {
+  readonly traits: Record<string, unknown>;
+  readonly sent: Record<string, unknown>[] = [];
+  private readonly listeners = new Map<string, Set<() => void>>();
+
+  constructor(doc: object) {
+    this.traits = { doc, detail: {}, detail_request: {}, command: {} };
+  }
+  get(name: string): unknown {
+    return this.traits[name];
+  }
+  set(name: string, value: unknown): void {
+    this.traits[name] = value;
+  }
+  save_changes(): void {
+    this.sent.push({ ...this.traits });
+  }
+  on(event: string, callback: () => void): void {
+    this.listeners.set(event, (this.listeners.get(event) ?? new Set()).add(callback));
+  }
+  off(event: string, callback: () => void): void {
+    this.listeners.get(event)?.delete(callback);
+  }
+  fromKernel(name: string, value: unknown): void {
+    this.traits[name] = value;
+    this.listeners.get(`change:${name}`)?.forEach((callback) => callback());
+  }
+  listening(event: string): number {
+    return this.listeners.get(event)?.size ?? 0;
+  }
+}
+
+test("before the first document there is no snapshot", () => {
+  expect(modelSource(new FakeModel({})).snapshot()).toBeNull();
+});
+
+test("two stops in a row are two changes, so the second is not swallowed", () => {
+  const model = new FakeModel(example());
+  const source = modelSource(model);
+  source.stop?.();
+  source.stop?.();
+  const [first, second] = model.sent.map((traits) => traits["command"]);
+  expect(first).toMatchObject({ name: "stop" });
+  expect(second).not.toEqual(first);
+});
+
+test("details are asked for once, by id, and an answer for another node is not taken", async () => {
+  const run = example();
+  const [a, b] = Object.keys(run.details) as [string, string];
+  const model = new FakeModel({ ...run, details: {} });
+  const source = modelSource(model);
+  const asked = source.detail(a);
+  expect(model.traits["detail_request"]).toMatchObject({ id: a });
+  model.fromKernel("detail", { [b]: run.details[b] });
+  model.fromKernel("detail", { [b]: run.details[b], [a]: run.details[a] });
+  expect(await asked).toEqual(run.details[a]);
+  expect(model.listening("change:detail")).toBe(0);
+  await source.detail(a);
+  await source.detail(b);
+  expect(model.sent).toHaveLength(1);
+});
+
+test("a kernel that is gone ends the wait instead of hanging it", async () => {
+  vi.useFakeTimers();
+  const model = new FakeModel({ ...example(), details: {} });
+  const asked = modelSource(model).detail("0.0");
+  await vi.advanceTimersByTimeAsync(30_000);
+  expect(await asked).toBeNull();
+  expect(model.listening("change:detail")).toBe(0);
+  vi.useRealTimers();
+});
