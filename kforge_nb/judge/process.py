@@ -112,7 +112,7 @@ class Child:
 
     def alive(self) -> bool:
         """Whether the process still runs. It is not reaped here, so its number stays its own."""
-        return self._ended() is None
+        return not self._closed and self._ended() is None
 
     def _ended(self) -> os.waitid_result | None:
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)

@@ -1,0 +1,107 @@
+"""The judge's end of the baseline worker."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import struct
+import sys
+import tempfile
+import threading
+from pathlib import Path
+from time import perf_counter
+from typing import Any
+
+from kforge_nb.errors import KForgeError, MissingTool
+from kforge_nb.judge.process import Child, Gone, TooSlow
+from kforge_nb.judge.regions import Region
+from kforge_nb.judge.runner_handle import timing_environment
+
+__all__ = ["BaselineWorker"]
+
+_START_SECONDS = 120.0
+
+
+class BaselineWorker:
+    """A long-lived Python process with torch. One request at a time; errors are raised."""
+
+    def __init__(self, folder: Path, threads: int) -> None:
+        ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
+        self._files = ours
+        self._lock = threading.Lock()
+        self._log = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - lives as long as self
+        package_home = str(Path(__file__).resolve().parents[2])
+        environment = {**os.environ, **timing_environment(threads)}
+        environment["PYTHONPATH"] = os.pathsep.join(
+            filter(None, [package_home, os.environ.get("PYTHONPATH")])
+        )
+        environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
+        command = [sys.executable, "-m", "kforge_nb.judge.baseline_worker"]
+        try:
+            self.child = Child(
+                [*command, "{reply}", str(theirs.fileno())],
+                environment=environment,
+                folder=folder,
+                pass_fds=(theirs.fileno(),),
+                log=self._log.fileno(),
+            )
+        finally:
+            theirs.close()
+
+    def open(self, key: str, folder: Path, region: Region, slots: int) -> None:
+        """Load the target in ``folder`` (``target.json``) and map its timed inputs."""
+        socket.send_fds(self._files, [b"f"], [region.read_only])
+        self._ask(
+            _START_SECONDS, op="open", key=key, folder=str(folder), bytes=region.bytes, slots=slots
+        )
+
+    def prepare(self, key: str, baseline: str, seconds: float = 600.0) -> float:
+        """Make a baseline (``eager`` or ``compile``) ready and warm; seconds it took."""
+        return self._ask(seconds, op="prepare", key=key, baseline=baseline)
+
+    def ping(self) -> float:
+        """Seconds of an empty round trip."""
+        return self._ask(_START_SECONDS, op="ping")
+
+    def batch(
+        self, key: str, baseline: str, first: int, calls: int, seconds: float = 120.0
+    ) -> float:
+        """Seconds of a batch on the judge's clock."""
+        return self._ask(
+            seconds, op="batch", key=key, baseline=baseline, first=first, calls=calls
+        )
+
+    def forget(self, key: str) -> None:
+        """Unmap a target."""
+        self._ask(_START_SECONDS, op="close", key=key)
+
+    def close(self) -> None:
+        """Kill and reap the process."""
+        self.child.close()
+        self._files.close()
+        self._log.close()
+
+    def _ask(self, limit: float, **request: Any) -> float:
+        data = json.dumps(request).encode()
+        with self._lock:
+            try:
+                start = perf_counter()
+                self.child.send(struct.pack("<I", len(data)) + data)
+                head = self.child.receive(4, limit)
+                body = self.child.receive(struct.unpack("<I", head)[0], 10.0)
+                wall = perf_counter() - start
+            except (Gone, TooSlow) as problem:
+                raise MissingTool(
+                    f"the baseline worker failed at {request['op']!r}: {problem}. "
+                    f"Its last words: {self._tail()}"
+                ) from problem
+        answer = json.loads(body)
+        if not answer["ok"]:
+            raise KForgeError(f"the baseline worker could not {request['op']}: {answer['error']}")
+        return wall
+
+    def _tail(self) -> str:
+        size = os.fstat(self._log.fileno()).st_size
+        text = os.pread(self._log.fileno(), 2000, max(0, size - 2000))
+        return text.decode("utf-8", "replace").strip() or "none"

@@ -1,0 +1,148 @@
+"""The process that runs the baselines: trusted, long-lived, and never near a candidate.
+
+Started as ``python -m kforge_nb.judge.baseline_worker REPLY_FD SOCKET_FD``. Requests come on
+descriptor 0 and replies go to REPLY_FD, each as a 4-byte length and JSON; memory files come as
+descriptors over the socket. Requests: ``open`` (a target in a folder, its timed inputs), ``prepare``
+(a baseline: ``eager`` or ``compile``), ``batch``, ``ping``, ``close``.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import gc
+import json
+import mmap
+import os
+import signal
+import socket
+import struct
+import sys
+import time
+import warnings
+from collections import deque
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kforge_nb.judge.protocol import HELD_CALLS
+from kforge_nb.judge.regions import InputLayout
+from kforge_nb.targets.document import target_from_document
+from kforge_nb.targets.target import Target
+
+__all__ = ["main"]
+
+_PR_SET_PDEATHSIG = 1
+
+
+class _Opened:
+    """A target with its slots as tensors and the baselines prepared so far."""
+
+    def __init__(self, target: Target, mapping: mmap.mmap, slots: int) -> None:
+        layout = InputLayout(target.inputs)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # the memory is read-only here, and meant to be
+            flat = torch.frombuffer(mapping, dtype=torch.uint8)
+        self.target = target
+        self.inputs = [self._slot(flat, layout, i * layout.stride) for i in range(slots)]
+        self.functions: dict[str, Callable[..., Any]] = {"eager": target.graph}
+        self.held: deque[Any] = deque()
+
+    def _slot(self, flat: torch.Tensor, layout: InputLayout, base: int) -> list[torch.Tensor]:
+        tensors = []
+        for spec, buffer in zip(self.target.inputs, layout.buffers, strict=True):
+            start = base + buffer.offset
+            raw = flat[start : start + buffer.bytes].view(getattr(torch, spec.dtype))
+            tensors.append(raw.as_strided(spec.shape, spec.stride))
+        return tensors
+
+    def prepare(self, name: str) -> None:
+        if name == "compile" and name not in self.functions:
+            self.functions[name] = torch.compile(self.target.graph, dynamic=False)
+        function = self.functions[name]
+        for _ in range(3):
+            function(*self.inputs[0])
+
+    def batch(self, name: str, first: int, calls: int) -> None:
+        function, inputs, held, slots = (
+            self.functions[name], self.inputs, self.held, len(self.inputs)
+        )  # fmt: skip
+        for i in range(first, first + calls):
+            if len(held) >= HELD_CALLS:
+                held.popleft()
+            held.append(function(*inputs[i % slots]))
+
+
+class _Worker:
+    def __init__(self, reply: int, files: socket.socket) -> None:
+        self._reply = reply
+        self._files = files
+        self._opened: dict[str, _Opened] = {}
+
+    def open(self, key: str, folder: str, bytes: int, slots: int) -> None:  # noqa: A002
+        document = json.loads((Path(folder) / "target.json").read_text())
+        target = target_from_document(document, None)
+        _, descriptors, _, _ = socket.recv_fds(self._files, 1, 1)
+        mapping = mmap.mmap(descriptors[0], bytes, prot=mmap.PROT_READ)
+        os.close(descriptors[0])
+        self._opened[key] = _Opened(target, mapping, slots)
+
+    def prepare(self, key: str, baseline: str) -> None:
+        self._opened[key].prepare(baseline)
+
+    def batch(self, key: str, baseline: str, first: int, calls: int) -> None:
+        self._opened[key].batch(baseline, first, calls)
+
+    def ping(self) -> None:
+        """Answer, nothing else."""
+
+    def close(self, key: str) -> None:
+        self._opened.pop(key, None)
+        gc.collect()
+
+    def serve(self) -> None:
+        while True:
+            head = _read(4)
+            if head is None:
+                return
+            body = _read(struct.unpack("<I", head)[0])
+            if body is None:
+                return
+            request = json.loads(body)
+            operation = request.pop("op")
+            start = time.perf_counter()
+            try:
+                with torch.no_grad():
+                    getattr(self, operation)(**request)
+                answer: dict[str, Any] = {"ok": True}
+            except Exception as problem:  # noqa: BLE001 - whatever it is, the judge is told
+                answer = {"ok": False, "error": f"{type(problem).__name__}: {problem}"[:2000]}
+            answer["seconds"] = time.perf_counter() - start
+            data = json.dumps(answer).encode()
+            os.write(self._reply, struct.pack("<I", len(data)) + data)
+
+
+def _read(count: int) -> bytes | None:
+    parts = []
+    while count > 0:
+        part = os.read(0, count)
+        if not part:
+            return None
+        parts.append(part)
+        count -= len(part)
+    return b"".join(parts)
+
+
+def main() -> None:
+    """Serve until the command pipe closes."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
+    torch.set_num_threads(int(os.environ["OMP_NUM_THREADS"]))
+    files = socket.socket(fileno=int(sys.argv[2]))
+    gc.disable()
+    _Worker(int(sys.argv[1]), files).serve()
+
+
+if __name__ == "__main__":
+    main()

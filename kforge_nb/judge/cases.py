@@ -1,0 +1,135 @@
+"""The input sets that a candidate must compute rightly, with what is expected on each.
+
+Everything here stays in the judge's process: expected values never enter a candidate's. The seed
+comes from the operating system and is not kept.
+"""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import fx
+
+from kforge_nb.errors import BadInput
+from kforge_nb.judge.correctness import Expected, check_output, expect
+from kforge_nb.judge.draws import HARD_SETS, hard_set, redraw
+from kforge_nb.targets.float64 import reference
+from kforge_nb.targets.target import Target
+
+__all__ = ["Case", "build_cases", "make_case", "secret_generator", "weakness"]
+
+MEMORY_LIMIT = 768 << 20
+_CAPTURED, _REDRAWN = 2, 2
+_ALWAYS = 3  # hard sets that are kept however large the tensors are
+_MAY_BE_INFINITE = frozenset({"specials", "negative infinities"})
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One input set by name, and what each output must be."""
+
+    name: str
+    inputs: list[torch.Tensor]
+    expected: list[Expected]
+
+
+def secret_generator() -> torch.Generator:
+    """A generator whose seed nobody knows."""
+    return torch.Generator().manual_seed(secrets.randbits(63))
+
+
+def make_case(graph: fx.GraphModule, name: str, inputs: Sequence[torch.Tensor]) -> Case:
+    """Run eager and float64 on one set; raises whatever eager raises on it."""
+    with torch.no_grad():
+        result = graph(*inputs)
+        eager = [result] if isinstance(result, torch.Tensor) else list(result)
+        exact = reference(graph, inputs)
+    pairs = zip(exact, eager, strict=True)
+    return Case(name, list(inputs), [expect(high, low) for high, low in pairs])
+
+
+def build_cases(target: Target, generator: torch.Generator) -> list[Case]:
+    """Captured, redrawn and hard input sets of a target, captured ones first.
+
+    Hard sets that eager does not define (it raises, or overflows) are left out, and so are the
+    less telling ones where all together would need more than 768 MiB.
+
+    Raises:
+        BadInput: the target has no captured inputs, or eager itself fails on them.
+    """
+    seen = target.captured.sets() if target.captured is not None else []
+    if not seen:
+        raise BadInput(f"target {target.name} has no captured inputs to judge with")
+    try:
+        cases = [
+            make_case(target.graph, f"captured {i}", inputs)
+            for i, inputs in enumerate(seen[:_CAPTURED])
+        ]
+    except (RuntimeError, ValueError, TypeError, IndexError) as problem:
+        raise BadInput(f"target {target.name} fails on its own captured inputs: {problem}") from (
+            problem
+        )
+    left = MEMORY_LIMIT // max(_bytes(cases[0]), 1) - len(cases)
+    base = seen[0]
+    for i in range(_REDRAWN if left > _REDRAWN + _ALWAYS else 1):
+        _append(cases, target, f"redrawn {i}", redraw(base, generator))
+    for index, name in enumerate(HARD_SETS):
+        if index < _ALWAYS or len(cases) < left:
+            _append(cases, target, name, hard_set(name, base, generator))
+    return cases
+
+
+def _append(cases: list[Case], target: Target, name: str, inputs: list[torch.Tensor]) -> None:
+    try:
+        case = make_case(target.graph, name, inputs)
+    except (RuntimeError, ValueError, TypeError, IndexError):
+        return  # eager does not define these values: nothing can be asked of a candidate there
+    infinite = any(e.special is not None for e in case.expected)
+    if infinite and name not in _MAY_BE_INFINITE and not name.startswith("redrawn"):
+        return
+    cases.append(case)
+
+
+def _bytes(case: Case) -> int:
+    inputs = sum(t.untyped_storage().nbytes() for t in case.inputs)
+    return inputs + sum(
+        e.eager.numel() * (e.eager.element_size() + 12 if e.tolerance is not None else 8)
+        for e in case.expected
+    )
+
+
+def weakness(cases: Sequence[Case]) -> str | None:
+    """How a candidate that computes nothing would pass on every case; None if it would not."""
+    first = cases[0]
+    tricks = ["all zeros", "one constant"]
+    tricks += [f"its input in{i}" for i in range(len(first.inputs))]
+    for case in cases:
+        tricks = [trick for trick in tricks if _passes(trick, case, first)]
+        if not tricks:
+            return None
+    return tricks[0]
+
+
+def _passes(trick: str, case: Case, first: Case) -> bool:
+    for index, expected in enumerate(case.expected):
+        fake = _fake(trick, case, first.expected[index], expected)
+        if fake is None or check_output(expected, fake, "", "").wrong is not None:
+            return False
+    return True
+
+
+def _fake(
+    trick: str, case: Case, first: Expected, expected: Expected
+) -> torch.Tensor | None:
+    like = expected.eager
+    if trick == "all zeros":
+        return torch.zeros_like(like)
+    if trick == "one constant":
+        value = first.eager.reshape(-1)[:1]
+        return value.expand(like.numel()).reshape(like.shape) if value.numel() else None
+    given = case.inputs[int(trick.removeprefix("its input in"))]
+    same = given.dtype == like.dtype and given.numel() == like.numel()
+    return given.reshape(like.shape) if same else None

@@ -1,0 +1,196 @@
+"""Is an output right? Both the candidate's and eager's error are taken against float64.
+
+An element may be off by ``FACTOR`` times the error that eager itself makes in its row, plus
+``ULPS`` units in the last place of the output's dtype at the element, plus ``ULPS`` units of the
+arithmetic's precision at the scale of the row. Eager's error in a row is the worst of that row, or
+what eager's errors are in nearly all rows in proportion to their scale, whichever is more: eager
+must not set a budget by luck. The row terms are what cancellation leaves of any honest order of
+summation; an element that is wrong by the size of a dropped term is far outside.
+NaNs and infinities must stand where eager has them, integers and booleans must be equal.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from kforge_nb.judge.evaluation import ErrorFigure
+
+__all__ = ["FACTOR", "ULPS", "Expected", "OutputCheck", "check_output", "expect"]
+
+FACTOR = 4.0
+ULPS = 8.0
+_SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Expected:
+    """What one output must be on one input set.
+
+    ``reference`` is float64 (or the exact dtype of integers), ``tolerance`` float32 of the same
+    shape (None: must be equal), ``special`` where eager is not finite (None: nowhere).
+    """
+
+    reference: torch.Tensor
+    eager: torch.Tensor
+    tolerance: torch.Tensor | None
+    special: torch.Tensor | None
+    eager_error: float
+    budget: float
+
+
+@dataclass(frozen=True, slots=True)
+class OutputCheck:
+    """Verdict on one output: figure for the evaluation, what is wrong, and the worst elements."""
+
+    figure: ErrorFigure
+    wrong: str | None
+    worst: tuple[dict[str, Any], ...]
+
+
+def expect(reference: torch.Tensor, eager: torch.Tensor) -> Expected:
+    """Work out the budget of one output from its exact value and eager's value."""
+    if not eager.is_floating_point():
+        return Expected(reference, eager.contiguous(), None, None, 0.0, 0.0)
+    eager = eager.contiguous()
+    exact = reference.to(torch.float64).contiguous()
+    finite = torch.isfinite(eager) & torch.isfinite(exact)
+    special = None if bool(finite.all()) else ~torch.isfinite(eager)
+    error = (eager.to(torch.float64) - exact).abs()
+    magnitude = exact.abs()
+    if special is not None:
+        error = torch.where(finite, error, 0.0)
+        magnitude = torch.where(finite, magnitude, 0.0)
+    tolerance = _tolerance(error, magnitude, eager.dtype)
+    scale = _scale(magnitude)
+    return Expected(
+        exact,
+        eager,
+        tolerance.to(torch.float32),
+        special,
+        _figure(error, scale),
+        _figure(tolerance, scale),
+    )
+
+
+def _tolerance(error: torch.Tensor, magnitude: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+    info = torch.finfo(dtype)
+    work = torch.finfo(torch.float64 if dtype is torch.float64 else torch.float32).eps
+    if error.dim() == 0 or error.numel() == 0:
+        worst, row = error, magnitude
+    else:
+        worst = error.amax(-1, keepdim=True)
+        row = magnitude.square().mean(-1, keepdim=True).sqrt()
+        worst = torch.maximum(worst, _usual(worst, row) * row)
+    rounding = (1.0 if info.eps > 1e-4 else ULPS) * info.eps * magnitude
+    return FACTOR * worst + rounding + ULPS * work * row + 4 * info.tiny
+
+
+def _usual(worst: torch.Tensor, row: torch.Tensor) -> float:
+    """Eager's error in proportion to the row's scale, at the 99th percentile of the rows."""
+    shares = (worst / row)[row > 0].reshape(-1)
+    if shares.numel() == 0:
+        return 0.0
+    at = min(shares.numel(), math.ceil(0.99 * shares.numel()))
+    return float(shares.kthvalue(at).values)
+
+
+def _scale(magnitude: torch.Tensor) -> float:
+    return float(magnitude.square().mean().sqrt()) if magnitude.numel() else 0.0
+
+
+def _figure(error: torch.Tensor, scale: float) -> float:
+    """Largest error over the root mean square of the output: one comparable number."""
+    if error.numel() == 0:
+        return 0.0
+    worst = float(error.max())
+    return worst / scale if scale > 0 else worst
+
+
+def check_output(expected: Expected, got: torch.Tensor, output: str, case: str) -> OutputCheck:
+    """Compare one output of the candidate.
+
+    Args:
+        expected: from :func:`expect`.
+        got: the candidate's output, same dtype and shape.
+        output: its name (``out0``).
+        case: name of the input set.
+    """
+    if expected.tolerance is None:
+        return _check_equal(expected, got, output, case)
+    value = got.to(torch.float64)
+    error = (value - expected.reference).abs()
+    bad = ~(error <= expected.tolerance)
+    wrong = None
+    if expected.special is not None:
+        same = (got == expected.eager) | (got.isnan() & expected.eager.isnan())
+        bad = torch.where(expected.special, ~same, bad & torch.isfinite(expected.reference))
+        error = torch.where(expected.special, 0.0, error)
+    count = int(bad.sum())
+    if count:
+        wrong = _words(bad, got, expected, output, case, count)
+    finite = torch.nan_to_num(error, nan=float("inf"))
+    magnitude = torch.nan_to_num(expected.reference.abs(), nan=0.0, posinf=0.0)
+    figure = ErrorFigure(
+        output, case, _figure(finite, _scale(magnitude)), expected.eager_error, expected.budget
+    )
+    return OutputCheck(figure, wrong, _worst(bad, got, expected, output, case) if count else ())
+
+
+def _check_equal(expected: Expected, got: torch.Tensor, output: str, case: str) -> OutputCheck:
+    bad = got != expected.eager
+    count = int(bad.sum())
+    figure = ErrorFigure(output, case, float(count), 0.0, 0.0)
+    if not count:
+        return OutputCheck(figure, None, ())
+    words = f"{output} differs from eager in {count} of {bad.numel()} elements on {case}"
+    return OutputCheck(figure, words, _worst(bad, got, expected, output, case))
+
+
+def _words(
+    bad: torch.Tensor, got: torch.Tensor, expected: Expected, output: str, case: str, count: int
+) -> str:
+    share = f"{count} of {bad.numel()} elements"
+    missing = bad & got.isnan() & ~expected.eager.isnan()
+    if int(missing.sum()) == count:
+        return f"{output} is NaN in {share} on {case} where eager is not (unwritten, or an overflow)"
+    if expected.special is not None and int((bad & expected.special).sum()) == count:
+        return f"{output} lacks eager's NaNs or infinities in {share} on {case}"
+    return (
+        f"{output} is outside its error budget in {share} on {case} "
+        f"({FACTOR:g} times eager's own error against float64, and a few units in the last place)"
+    )
+
+
+def _worst(
+    bad: torch.Tensor, got: torch.Tensor, expected: Expected, output: str, case: str
+) -> tuple[dict[str, Any], ...]:
+    """A few wrong elements, spread over the output, as plain data."""
+    places = bad.reshape(-1).nonzero().reshape(-1)
+    step = max(1, places.numel() // _SHOWN)
+    rows = []
+    for flat in places[::step][:_SHOWN].tolist():
+        index = _unravel(flat, bad.shape)
+        rows.append(
+            {
+                "output": output,
+                "input_set": case,
+                "index": index,
+                "got": str(got[tuple(index)].item()),
+                "eager": str(expected.eager[tuple(index)].item()),
+                "float64": str(expected.reference[tuple(index)].item()),
+            }
+        )
+    return tuple(rows)
+
+
+def _unravel(flat: int, shape: Sequence[int]) -> list[int]:
+    index = []
+    for size in reversed(shape):
+        index.append(flat % size)
+        flat //= size
+    return index[::-1]

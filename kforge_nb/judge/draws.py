@@ -1,0 +1,166 @@
+"""Values for judging: captured tensors redrawn, and values that are hard for a kernel.
+
+A redrawn tensor looks like the one that was seen (sign, spread, special values, integer range) but
+shares nothing else with it: a kernel that learned the seen values, or a weight that happened to be
+all ones, is found out. All randomness comes from a generator that the caller seeds secretly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+
+from kforge_nb.targets.target import TensorSpec
+
+__all__ = ["HARD_SETS", "hard_set", "lay_out", "redraw", "redraw_flat"]
+
+_FEW = 16
+_MASK_BELOW = -1e4
+Tensors = list[torch.Tensor]
+
+
+def lay_out(flat: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    """A tensor of ``spec``'s shape and strides whose elements come from ``flat`` in order."""
+    result = torch.empty_strided(spec.shape, spec.stride, dtype=flat.dtype)
+    count = result.numel()
+    if any(stride == 0 and size > 1 for size, stride in zip(spec.shape, spec.stride, strict=True)):
+        base = [1 if stride == 0 else size for size, stride in
+                zip(spec.shape, spec.stride, strict=True)]  # fmt: skip
+        inner = torch.empty_strided(base, spec.stride, dtype=flat.dtype)
+        inner.copy_(flat[: inner.numel()].view(base))
+        return inner.expand(spec.shape).as_strided(spec.shape, spec.stride)
+    if count:
+        result.copy_(flat[:count].view(spec.shape))
+    return result
+
+
+def redraw_flat(seen: torch.Tensor, count: int, generator: torch.Generator) -> torch.Tensor:
+    """``count`` new values of ``seen``'s dtype that look like its values.
+
+    Integers and booleans are drawn from the values seen (indices stay valid). Masks (few values,
+    one of them hugely negative or infinite) likewise. Constants are spread around their value with
+    its sign kept. Other floats are drawn from the values seen, scaled by 0.8 to 1.25 each.
+    """
+    values = seen.reshape(-1)
+    if values.numel() == 0:
+        return torch.zeros(count, dtype=seen.dtype)
+    pick = values[torch.randint(values.numel(), (count,), generator=generator)]
+    if not seen.is_floating_point():
+        return pick
+    sample = values[:4096].to(torch.float64)
+    distinct = torch.unique(sample[~sample.isnan()])
+    noise = torch.rand(count, generator=generator, dtype=torch.float32)
+    if distinct.numel() <= _FEW and bool((distinct < _MASK_BELOW).any()):
+        return pick
+    if distinct.numel() <= 1:
+        value = float(distinct[0]) if distinct.numel() else 1.0
+        spread = value * (0.5 + noise) if value != 0 else noise - 0.5
+        return spread.to(seen.dtype)
+    return (pick.to(torch.float32) * (0.8 + 0.45 * noise)).to(seen.dtype)
+
+
+def redraw(seen: Sequence[torch.Tensor], generator: torch.Generator) -> Tensors:
+    """A new set of inputs with the shapes, strides and looks of ``seen``."""
+    return [
+        lay_out(redraw_flat(t, max(t.numel(), 1), generator), TensorSpec.of(t)) for t in seen
+    ]
+
+
+def _scale(seen: Tensors, generator: torch.Generator, pick: Callable[[torch.dtype], float]) -> None:
+    for tensor in _main(seen):
+        flat = torch.randn(tensor.shape, generator=generator, dtype=torch.float32)
+        _fill(tensor, flat.to(torch.float64) * pick(tensor.dtype))
+
+
+def _main(tensors: Tensors) -> Tensors:
+    """The floating-point inputs with the most elements: what the others are applied to."""
+    floats = [t for t in tensors if t.is_floating_point() and t.numel() > 0]
+    most = max((t.numel() for t in floats), default=0)
+    return [t for t in floats if t.numel() == most]
+
+
+def _fill(tensor: torch.Tensor, values: torch.Tensor) -> None:
+    """Write values into a tensor that may be expanded (stride 0)."""
+    if 0 in tensor.stride() and tensor.numel() > 1:
+        index = tuple(
+            slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride()
+        )
+        tensor[index].copy_(values[index].to(tensor.dtype))
+    else:
+        tensor.copy_(values.to(tensor.dtype))
+
+
+def _zeros(tensors: Tensors, generator: torch.Generator) -> None:
+    for tensor in _main(tensors):
+        _fill(tensor, torch.zeros(tensor.shape))
+
+
+def _huge(tensors: Tensors, generator: torch.Generator) -> None:
+    _scale(tensors, generator, lambda dtype: 100.0 if dtype is torch.float16 else 1e8)
+
+
+def _large(tensors: Tensors, generator: torch.Generator) -> None:
+    _scale(tensors, generator, lambda _: 30.0)
+
+
+def _tiny(tensors: Tensors, generator: torch.Generator) -> None:
+    _scale(tensors, generator, lambda dtype: 1e-4 if dtype is torch.float16 else 1e-20)
+
+
+def _offset(tensors: Tensors, generator: torch.Generator) -> None:
+    """Rows whose mean is far above their spread: naive variances cancel."""
+    for tensor in _main(tensors):
+        noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float32)
+        middle = 30.0 if tensor.dtype in (torch.float16, torch.bfloat16) else 1000.0
+        _fill(tensor, middle + noise)
+
+
+def _impulses(tensors: Tensors, generator: torch.Generator) -> None:
+    """Zeros with single non-zero elements at random places, among them the last."""
+    for tensor in _main(tensors):
+        values = torch.zeros(tensor.numel())
+        count = max(1, min(64, tensor.numel() // 64))
+        places = torch.randint(tensor.numel(), (count,), generator=generator)
+        values[places] = 4.0 * torch.randn(count, generator=generator) + 1.0
+        values[-1] = 7.0
+        _fill(tensor, values.view(tensor.shape))
+
+
+def _specials(tensors: Tensors, generator: torch.Generator) -> None:
+    """NaN and infinities of both signs at a few random places of ordinary values."""
+    for tensor in _main(tensors):
+        values = torch.randn(tensor.numel(), generator=generator)
+        count = max(1, min(24, tensor.numel() // 32))
+        places = torch.randint(tensor.numel(), (count,), generator=generator)
+        kinds = torch.tensor([float("nan"), float("inf"), float("-inf")])
+        values[places] = kinds[torch.arange(count) % 3]
+        _fill(tensor, values.view(tensor.shape))
+
+
+def _infinite(tensors: Tensors, generator: torch.Generator) -> None:
+    """Only negative infinities, as masks put them there."""
+    for tensor in _main(tensors):
+        values = torch.randn(tensor.numel(), generator=generator)
+        values[torch.rand(tensor.numel(), generator=generator) < 0.1] = float("-inf")
+        _fill(tensor, values.view(tensor.shape))
+
+
+HARD_SETS: dict[str, Callable[[Tensors, torch.Generator], None]] = {
+    "offset": _offset,
+    "specials": _specials,
+    "impulses": _impulses,
+    "large": _large,
+    "zeros": _zeros,
+    "huge": _huge,
+    "tiny": _tiny,
+    "negative infinities": _infinite,
+}
+"""Hard value sets by name, most telling first. Those that eager does not define are left out."""
+
+
+def hard_set(name: str, seen: Sequence[torch.Tensor], generator: torch.Generator) -> Tensors:
+    """Redrawn inputs with the main inputs replaced by the hard values called ``name``."""
+    tensors = redraw(seen, generator)
+    HARD_SETS[name](tensors, generator)
+    return tensors

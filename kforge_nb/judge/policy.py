@@ -1,0 +1,295 @@
+"""The static part of the judge: what a candidate's source and library may not contain.
+
+The contract: a C++ candidate computes outputs from inputs. It holds no state between calls, runs
+nothing at load, and uses the C maths, memory and OpenMP functions, little else. A *breach* of that
+is refused. What is only odd is a *suspicion* with its line: evidence, and never installed. Calls of
+vendor libraries are told apart as *library* findings. Names are looked for in the source without
+comments and strings AND in the text after the preprocessor, so that macros cannot paste one
+together; the symbols of the built library are the last word.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from kforge_nb.compilers.cpp import CompileFailed, preprocess
+from kforge_nb.judge.elf import Library, read_library
+
+__all__ = ["ALLOWED_HEADERS", "Finding", "inspect_library", "scan_source"]
+
+Kind = Literal["breach", "suspicion", "library"]
+
+ALLOWED_HEADERS = frozenset(
+    """algorithm array bit cassert cfloat climits cmath complex cstddef cstdint cstdlib cstring
+    functional immintrin.h initializer_list iterator limits memory new numeric omp.h stdint.h
+    tuple type_traits utility vector math.h string.h stdlib.h stddef.h float.h limits.h assert.h
+    arm_neon.h arm_sve.h arm_bf16.h arm_fp16.h x86intrin.h""".split()
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """One thing that was found: how grave, what in words, and the line (1-based) if known."""
+
+    kind: Kind
+    what: str
+    line: int | None = None
+
+    def __str__(self) -> str:
+        return self.what if self.line is None else f"line {self.line}: {self.what}"
+
+
+_CALLS = {
+    "starts processes or programs": "fork vfork execl execle execlp execv execve execvp posix_spawn "
+    "system popen clone clone3 wait waitpid",
+    "loads or looks up other code": "dlopen dlsym dlmopen dladdr dl_iterate_phdr",
+    "makes system calls of its own": "syscall ptrace prctl mmap munmap mprotect mremap shmget "
+    "memfd_create process_vm_readv process_vm_writev seccomp",
+    "opens sockets or files": "socket connect bind listen accept send sendto recv open openat "
+    "fopen freopen fdopen read write pread pwrite fread fwrite unlink rename ifstream ofstream",
+    "prints": "printf fprintf puts putchar cout cerr",
+    "ends or interrupts the process": "exit _exit quick_exit atexit on_exit abort raise kill signal "
+    "sigaction setjmp longjmp terminate",
+    "reads the environment, the clock or random numbers": "getenv setenv putenv environ time clock "
+    "clock_gettime gettimeofday omp_get_wtime __rdtsc __rdtscp rand srand random drand48 "
+    "random_device mt19937 getrandom getpid",
+    "starts threads other than OpenMP's": "pthread_create jthread async thrd_create sleep usleep "
+    "nanosleep",
+    "changes OpenMP for others": "omp_set_num_threads omp_set_dynamic omp_set_nested "
+    "omp_set_max_active_levels omp_set_schedule",
+}
+_FUNCTIONS = {name: why for why, names in _CALLS.items() for name in names.split()}
+_CALL = re.compile(r"(?<![\w.>])(" + "|".join(map(re.escape, _FUNCTIONS)) + r")\s*\(")
+_OBJECT = re.compile(r"\b(std\s*::\s*(?:cout|cerr|thread|jthread|async|ifstream|ofstream|mt19937)|"
+                     r"environ|random_device)\b")  # fmt: skip
+_ASSEMBLER = re.compile(r"\b(asm|__asm|__asm__)\b")
+_THREAD_LOCAL = re.compile(r"\b(thread_local|__thread|threadprivate)\b")
+_ATTRIBUTE = re.compile(r"\b_*(constructor|destructor|ifunc|section|weak|alias|cleanup|init_priority)"
+                        r"_*\s*(?:\(|\))")  # fmt: skip
+_STATIC = re.compile(
+    r"\bstatic\s+(?!inline\b|const\b|constexpr\b|_?_?assert)(?!.*?\bconst(expr)?\b)"
+    r"[\w:<>,\s*&]*?\b(\w+)\s*(\[[^;{=]*\]\s*)*(=|;|\{)"
+)
+_LIBRARIES = re.compile(
+    r"\b(cblas_\w+|[sdcz]gemm_?|mkl_\w+|vm[sd]\w+_|v[sd](?:Exp|Ln|Tanh|Add|Mul|Sqrt)|dnnl_\w+|"
+    r"LIBXSMM_\w+|libxsmm_\w+|fftwf?_\w+)\s*\(|\b(at|torch|c10|aten|Eigen|dnnl|xnn)\s*::"
+)
+_LIBRARY_HEADERS = re.compile(r"^(torch|ATen|c10|mkl|cblas|dnnl|oneapi|Eigen|openblas|lapack)")
+_INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(<[^>\n]*>|"[^"\n]*"|[^\n]*)', re.MULTILINE)
+_DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(import|include_next|embed|line|ident)\b", re.MULTILINE)
+_PRAGMA = re.compile(
+    r"#[ \t]*pragma[ \t]+(\w+)|_Pragma\s*\(\s*\"\s*(\w+)", re.MULTILINE
+)  # fmt: skip
+_PRAGMAS = frozenset({"omp", "GCC", "clang", "unroll", "once", "ivdep", "STDC"})
+_PASTING = re.compile(r"##")
+
+_IMPORTS = re.compile(
+    r"""(?x)
+    mem(cpy|move|set|cmp|chr)|bcmp|__mem(cpy|move|set)_chk|strlen
+    |malloc|calloc|realloc|free|aligned_alloc|posix_memalign|memalign
+    |_Zn[wa][jm](St11align_val_t)?(RKSt9nothrow_t)?|_Zd[la]Pv([jm])?(St11align_val_t)?
+    |GOMP_\w+|omp_(get_(num_threads|thread_num|max_threads|num_procs|level|team_num|num_teams)
+      |in_parallel)|__kmpc_\w+
+    |_ZGV[a-z]\w+
+    |__(sqrt|exp|log|pow|cos|sin)\w*_finite
+    |__stack_chk_fail|__cxa_(finalize|begin_catch|end_catch|rethrow|throw_bad_array_new_length
+      |call_unexpected|pure_virtual)|__gxx_personality_v0|_Unwind_Resume
+    |_ZSt\d+__throw_\w+|_ZSt9terminatev|_ITM_\w+|__gmon_start__|_Jv_RegisterClasses
+    |_ZTVN10__cxxabiv1\w+|__assert_fail|_ZSt17__throw_bad_allocv|__cpu_model|__cpu_indicator_init
+    |__extend\w+|__trunc\w+|__(u|)(div|mod|mul)\w+[23]|__fix\w+|__float\w+
+    """
+)
+_MATHS = frozenset(
+    """acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp10 exp2
+    expm1 fabs fdim floor fma fmax fmin fmod frexp hypot ilogb ldexp lgamma llrint llround log log10
+    log1p log2 logb lrint lround modf nan nearbyint nextafter pow remainder remquo rint round
+    roundeven scalbln scalbn sin sincos sinh sqrt tan tanh tgamma trunc""".split()
+)
+_VENDOR = re.compile(r"cblas_|mkl_|_ZN2at|_ZN3c10|_ZN5torch|dnnl_|[sdcz]gemm_|libxsmm|_ZN4dnnl")
+_NEEDED = re.compile(
+    r"(libstdc\+\+|libm|libgomp|libgcc_s|libc|libmvec|libomp|libiomp5|ld-linux[\w-]*|libpthread)"
+    r"(-[0-9a-f]+)?\.so(\.\d+)*"
+)
+_HARMLESS = {
+    ".data": 8,  # __dso_handle
+    ".bss": 8,  # a flag of the start-up code
+}
+_ARRAYS = {".init_array": 8, ".fini_array": 8}
+_RELOCATED = (".got", ".dynamic", ".data.rel.ro", ".tm_clone_table", ".eh_frame", ".jcr")
+
+
+def scan_source(source: str) -> list[Finding]:
+    """Breaches, suspicions and library calls in a C++ source, gravest first.
+
+    Raises:
+        MissingTool: there is no compiler to preprocess with.
+    """
+    plain = _without_comments(source)
+    findings = list(_headers(plain))
+    findings += _directives(plain)
+    bare = _without_strings(plain)
+    findings += _names(bare)
+    expanded = preprocess(_without_includes(source))
+    if not isinstance(expanded, CompileFailed):
+        known = {f.what for f in findings}
+        hidden = _names(_without_strings(_without_comments(expanded)))
+        findings += [
+            Finding(f.kind, f.what + " (seen after the preprocessor)")
+            for f in hidden
+            if f.what not in known
+        ]
+    return _gravest_first(findings)
+
+
+def inspect_library(path: Path, entry: str) -> list[Finding]:
+    """Breaches, suspicions and library calls in a built candidate, gravest first.
+
+    Raises:
+        ContractBreach: the file is no shared library that can be read.
+    """
+    library = read_library(path)
+    findings = [*_imports(library), *_state(library)]
+    if entry not in library.defines:
+        findings.append(Finding("breach", f"the library does not define {entry}"))
+    return _gravest_first(findings)
+
+
+def _gravest_first(findings: Iterable[Finding]) -> list[Finding]:
+    order = {"breach": 0, "library": 1, "suspicion": 2}
+    return sorted(findings, key=lambda f: order[f.kind])
+
+
+def _line(text: str, at: int) -> int:
+    return text.count("\n", 0, at) + 1
+
+
+_TOKEN = re.compile(
+    r'//[^\n]*|/\*.*?(?:\*/|\Z)|R"([^()\\\s]{0,16})\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|'
+    r"(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])*'",
+    re.DOTALL,
+)
+
+
+def _without_comments(source: str) -> str:
+    """Comments become blanks; a line splice is undone first but lines keep their numbers."""
+    joined = re.sub(r"((?:[^\n]*\\\n)+)([^\n]*\n?)", _splice, source)
+    return _TOKEN.sub(lambda m: _blank(m[0]) if m[0].startswith("/") else m[0], joined)
+
+
+def _splice(match: re.Match[str]) -> str:
+    text = match[1].replace("\\\n", "") + match[2]
+    return text.rstrip("\n") + "\n" * (match[0].count("\n"))
+
+
+def _blank(text: str) -> str:
+    return " " + "\n" * text.count("\n")
+
+
+def _without_strings(text: str) -> str:
+    def emptied(match: re.Match[str]) -> str:
+        return '""' + "\n" * match[0].count("\n")
+
+    kept = _INCLUDE.sub("", text)
+    return _TOKEN.sub(emptied, kept)
+
+
+def _without_includes(source: str) -> str:
+    return _INCLUDE.sub("", _without_comments(source))
+
+
+def _headers(text: str) -> Iterable[Finding]:
+    for match in _INCLUDE.finditer(text):
+        name = match[1].strip().strip('<>"')
+        if name in ALLOWED_HEADERS and match[1].strip().startswith("<"):
+            continue
+        line = _line(text, match.start(1))
+        if _LIBRARY_HEADERS.match(name):
+            yield Finding("library", f"includes {name}, a library's header", line)
+        else:
+            yield Finding("breach", f"includes {match[1].strip()[:80]}, which is not allowed", line)
+
+
+def _directives(text: str) -> Iterable[Finding]:
+    for match in _DIRECTIVE.finditer(text):
+        yield Finding("breach", f"uses #{match[1]}", _line(text, match.start()))
+    for match in _PRAGMA.finditer(text):
+        name = match[1] or match[2]
+        if name not in _PRAGMAS:
+            yield Finding("suspicion", f"uses #pragma {name}", _line(text, match.start()))
+    if re.search(r"\?\?[=/'()!<>-]", text):
+        yield Finding("suspicion", "uses trigraphs")
+
+
+def _names(text: str) -> list[Finding]:
+    findings = []
+    for match in _CALL.finditer(text):
+        if _defined_here(match[1], text):  # its own helper; the symbols of the library agree
+            continue
+        what = f"calls {match[1]}: {_FUNCTIONS[match[1]]}"
+        findings.append(Finding("breach", what, _line(text, match.start())))
+    for pattern, kind, words in _PATTERNS:
+        for match in pattern.finditer(text):
+            name = re.sub(r"\s+", "", next(g for g in (match[0], "") if g is not None))[:60]
+            findings.append(Finding(kind, f"{words} ({name})", _line(text, match.start())))
+    for match in _STATIC.finditer(text):
+        if "(" not in match[0]:
+            what = f"keeps state between calls in static {match[2]}"
+            findings.append(Finding("breach", what, _line(text, match.start())))
+    return findings
+
+
+def _defined_here(name: str, text: str) -> bool:
+    definition = rf"\b[\w>&*]+[\s*&]+{re.escape(name)}\s*\([^;{{}}()]*\)\s*(?:noexcept\s*)?\{{"
+    return name not in _NEVER_OWN and re.search(definition, text) is not None
+
+
+_NEVER_OWN = frozenset({"syscall", "ptrace", "dlopen", "dlsym", "fork", "system", "exit", "_exit"})
+_PATTERNS: tuple[tuple[re.Pattern[str], Kind, str], ...] = (
+    (_ASSEMBLER, "breach", "contains assembler"),
+    (_THREAD_LOCAL, "breach", "keeps thread-local state"),
+    (_ATTRIBUTE, "breach", "uses an attribute that runs, places or replaces code"),
+    (_OBJECT, "breach", "uses files, threads, printing or random numbers"),
+    (_LIBRARIES, "library", "calls a library"),
+)
+
+
+def _allowed_import(name: str) -> bool:
+    if _IMPORTS.fullmatch(name):
+        return True
+    return any(base in _MATHS for base in (name, name.rstrip("fl"), name[:-1]))
+
+
+def _imports(library: Library) -> Iterable[Finding]:
+    for name in sorted(library.imports):
+        if not name or _allowed_import(name):
+            continue
+        if _VENDOR.search(name):
+            yield Finding("library", f"calls {name} of a library")
+        elif name.startswith("__cxa_guard") or name == "__tls_get_addr":
+            yield Finding("breach", f"keeps state between calls (imports {name})")
+        else:
+            yield Finding("breach", f"imports {name}, which a kernel does not need")
+    for name in library.needed:
+        if not _NEEDED.fullmatch(name):
+            yield Finding("breach", f"needs the library {name}")
+
+
+def _state(library: Library) -> Iterable[Finding]:
+    for name, size in library.writable.items():
+        if not name.startswith(_RELOCATED) and size > _HARMLESS.get(name, 0):
+            yield Finding(
+                "breach", f"keeps {size} bytes that calls can change ({name}); make them const"
+            )
+    for name, size in library.thread_local.items():
+        yield Finding("breach", f"keeps {size} bytes of thread-local state ({name})")
+    for name, size in library.starters.items():
+        if size > _ARRAYS.get(name, 0):
+            yield Finding("breach", f"runs code when it is loaded or unloaded ({name})")
+    for name in library.indirect:
+        yield Finding("breach", f"chooses {name} by code that runs at load (ifunc)")
+    for name in library.executable:
+        yield Finding("breach", f"has code that can be rewritten ({name})")

@@ -1,0 +1,96 @@
+"""From timing sessions to comparisons, verdict and reason. Pure: takes figures, gives values."""
+
+from __future__ import annotations
+
+import statistics as plain
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kforge_nb.judge.evaluation import Comparison, Verdict
+from kforge_nb.judge.statistics import paired_ratio
+
+if TYPE_CHECKING:
+    from kforge_nb.judge.timing import Session
+    from kforge_nb.targets.target import Target
+
+__all__ = ["Ruling", "comparison", "merged", "rule", "throughput"]
+
+_LOADED = 0.15
+_KEPT_SAMPLES = 512
+
+
+@dataclass(frozen=True, slots=True)
+class Ruling:
+    """Verdict and reason."""
+
+    verdict: Verdict
+    reason: str
+
+
+def comparison(against: str, session: Session) -> Comparison:
+    """The comparison that one session found."""
+    return merged(against, [session])
+
+
+def merged(against: str, sessions: Sequence[Session]) -> Comparison:
+    """One comparison over the samples of several sessions, of different processes if need be."""
+    ours = [t * 1e6 for session in sessions for t in session.ours]
+    theirs = [t * 1e6 for session in sessions for t in session.against]
+    found = paired_ratio(ours, theirs)
+    return Comparison(
+        against=against,
+        ratio=found.ratio,
+        low=found.low,
+        high=found.high,
+        n=found.n,
+        ours_us=plain.median(ours),
+        against_us=plain.median(theirs),
+        ours_samples_us=tuple(round(t, 4) for t in ours[:_KEPT_SAMPLES]),
+        against_samples_us=tuple(round(t, 4) for t in theirs[:_KEPT_SAMPLES]),
+    )
+
+
+def rule(
+    target: Target, found: Comparison, sessions: Sequence[Session], floor_seconds: float
+) -> Ruling:
+    """The verdict on a correct candidate from its comparison with eager."""
+    figures = (
+        f"{found.ratio:.3g} times eager's speed on {target.name} "
+        f"(95% interval {found.low:.3g} to {found.high:.3g}, {found.n} pairs)"
+    )
+    fastest = plain.quantiles(found.ours_samples_us, n=10)[0] if found.n > 1 else found.ours_us
+    if fastest * 1e-6 < floor_seconds:
+        return Ruling(
+            Verdict.SUSPICIOUS,
+            f"faster than physics allows: {fastest:.3g} µs a call, where this machine cannot move "
+            f"the data in less than {floor_seconds * 1e6:.3g} µs",
+        )
+    foreign = max((s.foreign for s in sessions), default=0.0)
+    load = f"; other programs used {foreign:.0%} of the machine" if foreign > _LOADED else ""
+    disagree = {_side(s) for s in sessions} >= {"faster", "slower"}
+    if disagree:
+        return Ruling(Verdict.UNDECIDED, f"{figures}; its processes disagree{load}")
+    if found.low > 1.0:
+        return Ruling(Verdict.ACCEPTED, f"{figures}{load}")
+    if found.high < 1.0:
+        return Ruling(Verdict.SLOWER, f"{figures}{load}")
+    if any(s.stopped for s in sessions):
+        return Ruling(Verdict.UNDECIDED, f"stopped while it was timed: {figures}{load}")
+    return Ruling(Verdict.UNDECIDED, f"no difference found: {figures}{load}")
+
+
+def _side(session: Session) -> str | None:
+    found = session.found
+    if found is None:
+        return None
+    return "faster" if found.low > 1.0 else "slower" if found.high < 1.0 else None
+
+
+def throughput(target: Target, found: Comparison, bandwidth_gbs: float) -> dict[str, Any]:
+    """``bandwidth_gbs`` and ``roofline_share`` of an evaluation, where they can be said."""
+    from kforge_nb.judge.physics import moved_bytes
+
+    achieved = moved_bytes(target) / (found.ours_us * 1e-6) / 1e9 if found.ours_us > 0 else None
+    share = achieved / bandwidth_gbs if achieved is not None and bandwidth_gbs > 0 else None
+    return {"bandwidth_gbs": achieved, "roofline_share": share}

@@ -1,0 +1,112 @@
+"""The inputs of timed calls: many sets of them in shared memory, never twice the same values.
+
+Both sides of a timing read the same slots. Together the slots are larger than the near caches, so
+that inputs come from memory as far as the machine's caches allow; and between batches a random
+stretch of every slot that is about to be used gets new values, so that nothing can be remembered
+from call to call. The judge can read any slot back to check the output of a timed call.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from kforge_nb.judge.draws import redraw_flat
+from kforge_nb.judge.regions import InputLayout, Region
+from kforge_nb.targets.target import TensorSpec
+
+__all__ = ["TimedInputs"]
+
+TOTAL_BYTES = 64 << 20
+MAX_SLOTS = 1024
+MIN_SLOTS = 3
+_PATCH = 16  # a sixteenth of every input is new before each batch
+_INTEGERS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
+
+
+class TimedInputs:
+    """Slots of inputs for one target. ``region`` is shared with runners and baseline worker."""
+
+    def __init__(
+        self, specs: Sequence[TensorSpec], seen: list[torch.Tensor], generator: torch.Generator
+    ) -> None:
+        self.specs = list(specs)
+        self.layout = InputLayout(specs)
+        stride = self.layout.stride
+        self.slots = max(MIN_SLOTS, min(MAX_SLOTS, TOTAL_BYTES // stride))
+        self.region = Region(stride * self.slots, "timed")
+        self._rows = [self._slot_rows(i) for i in range(len(self.specs))]
+        self._seen = seen
+        self.refill(generator)
+
+    def _slot_rows(self, index: int) -> np.ndarray:
+        """All slots' elements of one input, as integers of its size: (slots, extent)."""
+        buffer = self.layout.buffers[index]
+        kind = _INTEGERS[buffer.itemsize]
+        rows = self.region.array.reshape(self.slots, self.layout.stride)
+        return rows[:, buffer.offset : buffer.offset + buffer.bytes].view(kind)
+
+    def refill(self, generator: torch.Generator) -> None:
+        """Draw new values for everything."""
+        self._pools = []
+        for tensor, rows in zip(self._seen, self._rows, strict=True):
+            width = rows.shape[1]
+            flat = redraw_flat(tensor, max(2 * width, 1 << 12), generator)
+            self._pools.append(_as_integers(flat))
+        source = random.SystemRandom()
+        for pool, rows in zip(self._pools, self._rows, strict=True):
+            width = rows.shape[1]
+            for slot in range(self.slots):
+                start = source.randrange(len(pool) - width + 1)
+                rows[slot] = pool[start : start + width]
+
+    def renew(self, first: int, calls: int, source: random.Random) -> None:
+        """Give the slots of ``calls`` calls from ``first`` on new values in a random stretch."""
+        start = first % self.slots
+        for begin, end in _ranges(start, min(calls, self.slots), self.slots):
+            for pool, rows in zip(self._pools, self._rows, strict=True):
+                _patch(pool, rows[begin:end], source)
+
+    def snapshot(self, slot: int) -> list[torch.Tensor]:
+        """A copy of the inputs that are in a slot now, with the target's strides."""
+        taken = []
+        for spec, rows in zip(self.specs, self._rows, strict=True):
+            flat = torch.from_numpy(rows[slot % self.slots].copy().view(np.uint8))
+            dtype = getattr(torch, spec.dtype)
+            taken.append(flat.view(dtype).as_strided(spec.shape, spec.stride))
+        return taken
+
+    def close(self) -> None:
+        """Give the memory back."""
+        self._rows = []
+        self.region.close()
+
+
+def _ranges(start: int, count: int, slots: int) -> list[tuple[int, int]]:
+    if start + count <= slots:
+        return [(start, start + count)]
+    return [(start, slots), (0, start + count - slots)]
+
+
+def _patch(pool: np.ndarray, rows: np.ndarray, source: random.Random) -> None:
+    count, width = rows.shape
+    if width == 0 or count == 0:
+        return
+    stretch = min(width, max(64, width // _PATCH))
+    at = source.randrange(width - stretch + 1)
+    need = stretch * count
+    if need <= len(pool):
+        start = source.randrange(len(pool) - need + 1)
+        rows[:, at : at + stretch] = pool[start : start + need].reshape(count, stretch)
+        return
+    for row in rows:
+        start = source.randrange(len(pool) - stretch + 1)
+        row[at : at + stretch] = pool[start : start + stretch]
+
+
+def _as_integers(flat: torch.Tensor) -> np.ndarray:
+    size = flat.element_size()
+    return flat.contiguous().view(torch.uint8).numpy().view(_INTEGERS[size])

@@ -1,0 +1,252 @@
+"""Interleaved timing of a candidate against one baseline, decided on the judge's own clock.
+
+Pairs of batches run next to each other, in random order, on the same input slots, which got new
+values just before. While one side runs, the other is frozen, so nobody spins or works behind the
+other's back. The cost of an empty exchange on each side is measured and taken off. Outputs of
+random timed calls are kept with their inputs, to be checked when the clock no longer runs.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import statistics as plain
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import torch
+
+from kforge_nb.judge.baseline import BaselineWorker
+from kforge_nb.judge.process import Child, cpu_seconds
+from kforge_nb.judge.protocol import HELD_CALLS
+from kforge_nb.judge.runner_handle import Runner
+from kforge_nb.judge.slots import TimedInputs
+from kforge_nb.judge.statistics import Interval, decide, next_look, paired_ratio
+
+__all__ = ["BaselineSide", "Plan", "Probe", "RunnerSide", "Session", "Side", "run_session"]
+
+BATCH_SECONDS = 2e-3
+PIPE_SHARE = 100  # a batch lasts at least this many empty exchanges
+_PINGS = 9
+
+
+class Side(Protocol):
+    """One of the two that are timed."""
+
+    child: Child
+
+    def ping(self) -> float:
+        """Seconds of an empty exchange."""
+
+    def batch(self, first: int, calls: int) -> float:
+        """Seconds of a batch on the judge's clock."""
+
+
+class RunnerSide:
+    """The candidate. ``own`` collects the runner's reading over the judge's, batch by batch."""
+
+    def __init__(self, runner: Runner, seconds: float) -> None:
+        self.child = runner.child
+        self.runner = runner
+        self.own: list[float] = []
+        self._seconds = seconds
+
+    def ping(self) -> float:
+        return self.runner.batch(0, 0)[0]
+
+    def batch(self, first: int, calls: int) -> float:
+        wall, own = self.runner.batch(first, calls, self._seconds)
+        self.own.append(own / wall)
+        return wall
+
+
+class BaselineSide:
+    """A baseline of one target."""
+
+    def __init__(self, worker: BaselineWorker, key: str, baseline: str) -> None:
+        self.child = worker.child
+        self._worker = worker
+        self._key = key
+        self._baseline = baseline
+
+    def ping(self) -> float:
+        return self._worker.ping()
+
+    def batch(self, first: int, calls: int) -> float:
+        return self._worker.batch(self._key, self._baseline, first, calls)
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How long to look: seconds at most, the interval width that is narrow enough, pairs at least,
+    how many timed outputs to keep for checking.
+    """
+
+    seconds: float = 2.0
+    narrow: float = 0.10
+    pairs: int = 8
+    probes: int = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Probe:
+    """A timed call's inputs and outputs, copied."""
+
+    inputs: list[torch.Tensor]
+    outputs: list[torch.Tensor]
+
+
+@dataclass(slots=True)
+class Session:
+    """What a session found. Times are seconds per call; ``decision`` as in statistics.decide."""
+
+    ours: list[float] = field(default_factory=list)
+    against: list[float] = field(default_factory=list)
+    found: Interval | None = None
+    decision: str | None = None
+    calls: int = 1
+    probes: list[Probe] = field(default_factory=list)
+    seconds: float = 0.0
+    foreign: float = 0.0
+    stopped: bool = False
+
+
+class _Foreign:
+    """How much of the machine others used during a session."""
+
+    def __init__(self, pids: list[int]) -> None:
+        self._pids = [os.getpid(), *pids]
+        self._start = (_busy_seconds(), self._own(), time.monotonic())
+
+    def _own(self) -> float:
+        return sum(cpu_seconds(pid) for pid in self._pids)
+
+    def share(self) -> float:
+        busy, own, clock = self._start
+        elapsed = (time.monotonic() - clock) * (os.cpu_count() or 1)
+        others = (_busy_seconds() - busy) - (self._own() - own)
+        return min(1.0, max(0.0, others / elapsed)) if elapsed > 0 else 0.0
+
+
+def _busy_seconds() -> float:
+    """CPU time that was not idle since the machine started, stolen time included."""
+    try:
+        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    except OSError:
+        return 0.0
+    ticks = [int(f) for f in fields]
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+
+
+def run_session(
+    ours: Side,
+    against: Side,
+    inputs: TimedInputs,
+    plan: Plan,
+    fetch: Callable[[int], list[torch.Tensor]],
+    stop: Callable[[], bool],
+) -> Session:
+    """Time both sides until it is decided, narrow enough, out of time, or stopped.
+
+    Args:
+        ours: the candidate.
+        against: the baseline, warm.
+        inputs: slots that both sides read.
+        plan: limits.
+        fetch: copies of the outputs that ``ours`` computed some calls ago (0: the last).
+        stop: asked between pairs.
+
+    Raises:
+        RunnerFailed: the candidate broke its runner.
+    """
+    source = random.SystemRandom()
+    session = Session()
+    start = time.monotonic()
+    foreign = _Foreign([ours.child.pid, against.child.pid])
+    try:
+        costs = _warm_up(ours, against, inputs, session)
+        look = plan.pairs
+        while True:
+            _pair(ours, against, inputs, session, costs, source, fetch, plan)
+            session.stopped = stop()
+            late = time.monotonic() - start > plan.seconds
+            enough = len(session.ours) >= min(plan.pairs, 8)
+            if session.stopped or (late and enough) or len(session.ours) >= look:
+                look = next_look(len(session.ours))
+                if _settled(session, plan) or session.stopped or (late and enough):
+                    break
+    finally:
+        ours.child.thaw()
+        against.child.thaw()
+    session.seconds = time.monotonic() - start
+    session.foreign = foreign.share()
+    return session
+
+
+def _settled(session: Session, plan: Plan) -> bool:
+    session.found = paired_ratio(session.ours, session.against)
+    session.decision = decide(session.found, plan.narrow)
+    return session.decision is not None
+
+
+def _warm_up(
+    ours: Side, against: Side, inputs: TimedInputs, session: Session
+) -> tuple[float, float]:
+    """Cost of an empty exchange on each side; sets the number of calls in a batch."""
+    costs, calls = [], []
+    for side, other in ((ours, against), (against, ours)):
+        other.child.freeze()
+        side.child.thaw()
+        cost = plain.median(side.ping() for _ in range(_PINGS))
+        side.batch(0, 1)
+        one = min(max(side.batch(i, 1) - cost, 1e-7) for i in range(3))
+        want = max(BATCH_SECONDS, PIPE_SHARE * cost)
+        if one * inputs.slots < want:  # too short to tell from one call: ask again over a batch
+            one = max(side.batch(0, inputs.slots) - cost, 1e-7) / inputs.slots
+        costs.append(cost)
+        calls.append(max(1, min(inputs.slots, round(want / one))))
+    session.calls = max(calls)
+    return costs[0], costs[1]
+
+
+def _pair(
+    ours: Side, against: Side, inputs: TimedInputs, session: Session,
+    costs: tuple[float, float], source: random.Random,
+    fetch: Callable[[int], list[torch.Tensor]], plan: Plan,
+) -> None:  # fmt: skip
+    calls = max(1, min(inputs.slots, round(session.calls * source.uniform(0.8, 1.2))))
+    first = source.randrange(inputs.slots)
+    inputs.renew(first, calls, source)
+    seconds = {}
+    order = [(ours, against), (against, ours)]
+    source.shuffle(order)
+    for side, other in order:
+        other.child.freeze()
+        side.child.thaw()
+        side.ping()  # it runs again
+        wall = side.batch(first, calls)
+        cost = costs[0] if side is ours else costs[1]
+        seconds[id(side)] = max(wall - cost, 0.02 * wall) / calls
+        if side is ours:
+            _maybe_probe(inputs, session, first, calls, source, fetch, plan)
+    session.ours.append(seconds[id(ours)])
+    session.against.append(seconds[id(against)])
+
+
+def _maybe_probe(
+    inputs: TimedInputs, session: Session, first: int, calls: int, source: random.Random,
+    fetch: Callable[[int], list[torch.Tensor]], plan: Plan,
+) -> None:  # fmt: skip
+    """Keep this batch's outputs with a chance that is the same for every batch of the session."""
+    seen = len(session.ours)
+    if source.random() >= plan.probes / (seen + 1):
+        return
+    age = source.randrange(min(HELD_CALLS, calls))
+    probe = Probe(inputs.snapshot(first + calls - 1 - age), fetch(age))
+    if len(session.probes) < plan.probes:
+        session.probes.append(probe)
+    else:
+        session.probes[source.randrange(plan.probes)] = probe
