@@ -67,6 +67,12 @@ class OptimizeOptions:
     patience: int = _option(
         12, "a target stops after so many candidates without a new best", int, low=1
     )
+    baseline: str = _option(
+        "compile",
+        "what winners are timed against: eager, or compile for eager and torch.compile",
+        str,
+        choices=("eager", "compile"),
+    )
     rest: str = _option(
         "auto", "how the remaining graph runs; auto measures and recommends", str, choices=RESTS
     )

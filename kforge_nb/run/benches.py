@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Protocol
 
 if TYPE_CHECKING:
     import threading
+    from collections.abc import Sequence
 
     from kforge_nb.candidates.candidate import Candidate
     from kforge_nb.judge.evaluation import Evaluation
@@ -28,7 +29,12 @@ class Bench(Protocol):
     def evaluate(self, candidate: Candidate, stop: threading.Event | None = None) -> Evaluation:
         """Verdict and evidence for one candidate."""
 
-    def confirm(self, candidate: Candidate, stop: threading.Event | None = None) -> Evaluation:
+    def confirm(
+        self,
+        candidate: Candidate,
+        against: Sequence[str] = ("eager",),
+        stop: threading.Event | None = None,
+    ) -> Evaluation:
         """The same on fresh samples, and more of them."""
 
     def close(self) -> None:

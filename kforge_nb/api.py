@@ -1,0 +1,198 @@
+"""The Python API: everything that the magics do, without IPython."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from os import PathLike
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kforge_nb.errors import BadInput
+from kforge_nb.options import OptimizeOptions, option_specs
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+    from kforge_nb.doctor import Doctor
+    from kforge_nb.profile.table import Profile
+    from kforge_nb.run.begin import DryRun
+    from kforge_nb.run.handle import Run
+
+__all__ = ["doctor", "find_run", "load_run", "optimize", "profile", "resume", "runs"]
+
+
+def profile(
+    fn: Callable[[], Any], *, granularity: str | None = None, store: str | None = None
+) -> Profile:
+    """Runs ``fn`` and says which parts of its modules may be made faster, and by how much.
+
+    Args:
+        fn: Calls one or several ``torch.nn.Module`` objects with real inputs.
+        granularity: ``op``, ``module`` or ``region`` (default).
+        store: Not used by a profile; accepted so that every command takes it.
+
+    Raises:
+        BadInput: ``fn`` calls no module, or a module lives on ``meta``.
+    """
+    from kforge_nb.profile.profile import profile as run_profile
+
+    del store
+    options = OptimizeOptions.of({"granularity": granularity})
+    return run_profile(_callable(fn), granularity=options.granularity)
+
+
+def optimize(
+    fn: Callable[[], Any],
+    *,
+    name: str | None = None,
+    granularity: str | None = None,
+    target: int | Sequence[int] | None = None,
+    ops: str | Sequence[str] | None = None,
+    top: int | None = None,
+    proposer: str | None = None,
+    backend: str | None = None,
+    budget: int | None = None,
+    max_cost: float | None = None,
+    time_limit: float | None = None,
+    patience: int | None = None,
+    baseline: str | None = None,
+    rest: str | None = None,
+    seed: int | None = None,
+    engine: str | None = None,
+    store: str | PathLike[str] | None = None,
+    wait: bool | None = None,
+    dry_run: bool | None = None,
+) -> Run | DryRun:
+    """Searches for kernels that make the modules which ``fn`` calls faster.
+
+    ``fn`` calls one or several ``torch.nn.Module`` objects with real inputs. It runs a few times
+    now, to see which modules it calls and where their time goes; the search then goes on in the
+    background and the run is returned (``run.show()`` displays it). ``fn`` is called again when
+    the finished kernels are measured in the model. With ``dry_run`` nothing is searched and the
+    plan of what would be done is returned.
+
+    An option left out (None) has its default, which ``%config KForge`` can change.
+
+    Raises:
+        BadInput: An option is wrong, ``fn`` calls no module, or a target asked for is not there.
+        StoreError: The store is locked, damaged or cannot be written.
+        MissingTool: There is no C++ compiler.
+
+    Options:
+    """
+    from kforge_nb.run.begin import begin
+
+    given = {key: value for key, value in locals().items() if key in _OPTION_NAMES}
+    options = OptimizeOptions.of(given)
+    return begin(_callable(fn), options)
+
+
+def resume(
+    run: str | Run | None = None,
+    fn: Callable[[], Any] | None = None,
+    *,
+    store: str | PathLike[str] | None = None,
+) -> Run:
+    """Goes on with a paused, stopped, failed or interrupted run; nothing judged is judged again.
+
+    Args:
+        run: Name or id of the run, or the run; the newest one where left out.
+        fn: The workload, for the guard's measurements in the model. Without it (and when it is not
+            in this process any more) the run ends as interrupted once its search is over, saying
+            that it waits for the workload.
+        store: Folder of the store.
+
+    Raises:
+        BadInput: There is no such run, or ``fn`` does not contain the run's targets.
+        StoreError: Another process works on the run.
+    """
+    from kforge_nb.run.begin import go_on
+
+    found = find_run(run, store=store)
+    return go_on(found, None if fn is None else _callable(fn))
+
+
+def load_run(name_or_path: str | PathLike[str], *, store: str | PathLike[str] | None = None) -> Run:
+    """A run by its name or id in the store, or from a saved ``.kforge.json`` file.
+
+    Raises:
+        BadInput: There is no such run and no such file.
+        DocumentError: The file is not a valid run document, or of a newer schema.
+    """
+    from kforge_nb.run.handle import Run
+    from kforge_nb.run.source import FileSource
+
+    text = str(name_or_path)
+    if text.endswith(".json") or Path(text).is_file():
+        return Run(FileSource(Path(text).expanduser()))
+    return find_run(text, store=store)
+
+
+def runs(*, store: str | PathLike[str] | None = None) -> pd.DataFrame:
+    """The runs of a store, oldest first: name, state, reason, judged, created, updated, id."""
+    import pandas as pd
+
+    from kforge_nb.run.record import open_store
+
+    with open_store(store) as opened:
+        rows = [
+            {
+                "name": run["name"],
+                "state": run["state"],
+                "judged": run["progress"].get("judged", 0),
+                "created": run["created"],
+                "updated": run["updated"],
+                "reason": run["state_reason"],
+                "id": run["id"],
+            }
+            for run in opened.runs()
+        ]
+    columns = ["name", "state", "judged", "created", "updated", "reason", "id"]
+    return pd.DataFrame(rows, columns=columns)
+
+
+def doctor(*, store: str | PathLike[str] | None = None) -> Doctor:
+    """Checks the whole toolchain; ``.ok`` says whether everything needed is here."""
+    from kforge_nb.doctor import examine
+
+    return examine(None if store is None else str(store))
+
+
+def find_run(run: str | Run | None = None, *, store: str | PathLike[str] | None = None) -> Run:
+    """A handle for a run by name or id, for the newest run, or the handle that was given.
+
+    Raises BadInput when there is none; the message lists those that exist.
+    """
+    from kforge_nb.run.handle import Run
+    from kforge_nb.run.record import Record, open_store, store_folder
+    from kforge_nb.run.source import StoreSource
+
+    if isinstance(run, Run):
+        return run
+    if not store_folder(store).is_dir():
+        raise BadInput(f"there are no runs in {store_folder(store)}; start one with optimize")
+    opened = open_store(store)
+    return Run(StoreSource(Record(opened, opened.find_run(run))))
+
+
+def _callable(fn: Any) -> Callable[[], Any]:
+    if not callable(fn):
+        raise BadInput(
+            f"the workload must be a function without arguments that calls the model, "
+            f"such as lambda: model(x), not {type(fn).__name__}"
+        )
+    return fn
+
+
+def _explained() -> str:
+    """The options of the table as they stand in a docstring."""
+    lines = []
+    for spec in option_specs():
+        default = f" (default: {spec.default})" if spec.default not in (None, (), False) else ""
+        choices = f" One of {', '.join(spec.choices)}." if spec.choices else ""
+        lines.append(f"        {spec.name}: {spec.help}{default}.{choices}\n")
+    return "".join(lines)
+
+
+_OPTION_NAMES = frozenset(spec.name for spec in option_specs())
+optimize.__doc__ = f"{(optimize.__doc__ or '').rstrip()}\n{_explained()}"

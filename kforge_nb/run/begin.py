@@ -1,0 +1,197 @@
+"""How runs begin and go on: profile, choose, store, start the thread."""
+
+from __future__ import annotations
+
+import html
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kforge_nb.errors import BadInput, KForgeError, MissingTool
+from kforge_nb.options import OptimizeOptions
+from kforge_nb.run import live, reload
+from kforge_nb.run.choice import Choice, choose_targets
+from kforge_nb.run.conductor import Conductor
+from kforge_nb.run.handle import Run
+from kforge_nb.run.record import Record, open_store, versions
+from kforge_nb.run.source import StoreSource
+from kforge_nb.run.tools import make_tools
+from kforge_nb.run.work import Work
+from kforge_nb.search.tree import Tree
+from kforge_nb.store.records import check_name
+from kforge_nb.targets.document import target_to_document
+
+if TYPE_CHECKING:
+    from kforge_nb.judge.evaluation import Evaluation
+    from kforge_nb.profile.table import Profile
+    from kforge_nb.run.control import Handed
+    from kforge_nb.store.store import Store
+
+__all__ = ["DryRun", "begin", "free_name", "go_on", "one_more"]
+
+
+@dataclass(frozen=True, slots=True)
+class DryRun:
+    """What an optimize run would do: its targets, and at most how many candidates and dollars."""
+
+    rows: tuple[tuple[str, str, str], ...]
+    candidates: int
+    usd: float
+
+    def __repr__(self) -> str:
+        lines = [f"  {index:>4}  {name}: {reason}" for index, name, reason in self.rows]
+        return "\n".join([self._headline(), *lines])
+
+    def _repr_html_(self) -> str:
+        cells = "".join(
+            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
+            for row in self.rows
+        )
+        head = "<tr><th>target</th><th>name</th><th>what would happen</th></tr>"
+        return f"<p>{html.escape(self._headline())}</p><table>{head}{cells}</table>"
+
+    def _headline(self) -> str:
+        return f"at most {self.candidates} candidates would be judged, for at most ${self.usd:.2f}"
+
+
+def begin(fn: Callable[[], Any], options: OptimizeOptions) -> Run | DryRun:
+    """Profiles the workload on this thread, then starts the run's own thread and returns."""
+    from kforge_nb.profile.profile import profile
+
+    _check_backend(options)
+    store = None if options.dry_run else open_store(options.store)
+    if store is not None and options.name is not None:
+        _check_free(store, options.name)
+    profiled = profile(fn, granularity=options.granularity)
+    tools = make_tools(options)
+    targets = {row.index: row.target for row in profiled.rows}
+    choices = choose_targets(
+        profiled.rows, options, lambda index: tools.proposer.supports(targets[index])
+    )
+    if store is None:
+        return _dry_run(profiled, choices, options)
+    record, works = _write_down(store, profiled, choices, options, tools.device)
+    conductor = Conductor(record, works, options, profiled.workload, tools)
+    conductor.start()
+    run = Run(StoreSource(record))
+    return run.wait() if options.wait else run
+
+
+def free_name(wanted: str, store: str | None) -> str:
+    """``wanted``, or ``wanted-2``, ``wanted-3`` … where runs of that name exist."""
+    with open_store(store) as opened:
+        taken = {run["name"] for run in opened.runs()}
+    numbered = (wanted if n == 1 else f"{wanted}-{n}" for n in range(1, len(taken) + 2))
+    return next(name for name in numbered if name not in taken)
+
+
+def go_on(run: Run, fn: Callable[[], Any] | None) -> Run:
+    """Goes on with a run where it was left; see :func:`kforge_nb.resume`."""
+    record = run.record
+    conductor = live.find(record.id)
+    if conductor is not None:
+        conductor.control.resume()
+        return run
+    record.store.claim(record.id)
+    options = OptimizeOptions.of(record.run["options"])
+    works = reload.works_of(record)
+    workload = run.workload if fn is None else reload.watch_again(fn, works)
+    before = float(record.store.entry(record.id, "seconds", 0.0))
+    Conductor(record, works, options, workload, make_tools(options), before).start()
+    return run
+
+
+def one_more(record: Record, handed: Handed) -> Evaluation:
+    """Judges one candidate of a run that has ended, and ends again in the state it was in."""
+    record.store.claim(record.id)
+    options = OptimizeOptions.of({**record.run["options"], "budget": 0})
+    before = record.run
+    works = reload.works_of(record)
+    if handed.target not in {work.index for work in works}:
+        raise BadInput(f"target {handed.target} of run {before['name']} was not taken for search")
+    conductor = Conductor(record, works, options, None, make_tools(options))
+    return conductor.judge_one(handed, before["state"], before["state_reason"])
+
+
+def _check_backend(options: OptimizeOptions) -> None:
+    if options.backend != "cupy":
+        return
+    import torch
+
+    if not torch.cuda.is_available():
+        raise MissingTool(
+            "--backend cupy needs a CUDA device, and torch sees none on this machine; leave the "
+            "option out to optimise for the CPU"
+        )
+    raise BadInput("this version writes kernels for the CPU only; leave --backend out")
+
+
+def _check_free(store: Store, name: str) -> None:
+    check_name(name)
+    if any(run["name"] == name for run in store.runs()):
+        raise BadInput(
+            f"a run named {name!r} exists in {store.path.parent}; choose another --name, or go on "
+            f"with it by %kforge resume {name}"
+        )
+
+
+def _dry_run(profiled: Profile, choices: list[Choice], options: OptimizeOptions) -> DryRun:
+    names = {row.index: row.name for row in profiled.rows}
+    rows = tuple(
+        (str(c.index), names[c.index], ("search: " if c.taken else "skip: ") + c.reason)
+        for c in choices
+    )
+    taken = any(c.taken for c in choices)
+    return DryRun(rows, options.budget if taken else 0, 0.0)
+
+
+def _write_down(
+    store: Store,
+    profiled: Profile,
+    choices: list[Choice],
+    options: OptimizeOptions,
+    device: dict[str, Any],
+) -> tuple[Record, list[Work]]:
+    """The run, its targets and their inputs on disk; the works of the targets taken."""
+    data = profiled.to_document()
+    run_id = store.create_run(
+        options.name,
+        options=options.to_document(),
+        device=device,
+        versions=versions(),
+        workload=data["workload"],
+    )
+    record = Record(store, run_id)
+    rows = {row.index: row for row in profiled.rows}
+    documents = {row["index"]: row for row in data["targets"]}
+    works = []
+    for choice in choices:
+        work = _add_target(record, rows[choice.index], documents[choice.index], choice)
+        if work is not None:
+            works.append(work)
+    return record, works
+
+
+def _add_target(record: Record, row: Any, document: dict[str, Any], choice: Choice) -> Work | None:
+    """Stores one target; its work, unless it is skipped (or cannot be written down)."""
+    files: dict[str, Any] = {}
+    state, reason = ("waiting", "") if choice.taken else ("skipped", choice.reason)
+    if choice.taken:
+        try:
+            files = {"document": target_to_document(row.target, record.folder / "inputs")}
+        except KForgeError as error:
+            state, reason = "skipped", str(error)
+    entry = {**document, "state": state, "state_reason": reason, "best": None}
+    record.store.add_target(record.id, row.index, entry, files)
+    if state == "skipped":
+        return None
+    return Work(
+        row.index,
+        row.target,
+        Tree(row.index),
+        record,
+        share=row.share or 0.0,
+        headroom=row.headroom or 1.0,
+        mean_us=row.mean_us,
+        roofline_us=row.roofline_us,
+    )

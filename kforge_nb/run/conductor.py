@@ -1,0 +1,239 @@
+"""The conductor of one run: its thread, its stages, and how it ends.
+
+The thread takes the stages in order (search, then guard), writes each transition to the store with
+its reason, and ends in exactly one of done, stopped, failed or interrupted, whatever happens. What
+happens is shown through a view that only ever reads documents built from the store.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kforge_nb.errors import KForgeError
+from kforge_nb.run import live
+from kforge_nb.run.benches import Benches, Opener
+from kforge_nb.run.control import Control, Handed, Stopped
+from kforge_nb.run.searching import Search
+from kforge_nb.store import document
+from kforge_nb.view.live import NoView, open_view
+
+if TYPE_CHECKING:
+    from kforge_nb.judge.evaluation import Evaluation
+    from kforge_nb.options import OptimizeOptions
+    from kforge_nb.proposers.protocol import Proposer
+    from kforge_nb.run.record import Record
+    from kforge_nb.run.work import Work
+    from kforge_nb.view.live import LiveView
+    from kforge_nb.workload.capture import Workload
+
+__all__ = ["Conductor", "Tools"]
+
+WAITING = (
+    "searched, waiting for the workload: put `%%kforge resume {name}` over the cell that calls the "
+    "model, or call kforge_nb.resume({name!r}, fn)"
+)
+
+_log = logging.getLogger("kforge_nb.run")
+
+
+@dataclass(frozen=True, slots=True)
+class Tools:
+    """The rooms that a conductor calls on, so that tests can bring their own.
+
+    ``judge(record)`` is a context manager that opens benches; ``guard`` decides in the model and
+    stores its decisions (:mod:`kforge_nb.run.guarding`); ``device`` holds plain facts.
+    """
+
+    judge: Callable[[Record], AbstractContextManager[Opener]]
+    proposer: Proposer
+    guard: Callable[[Conductor], str]
+    device: dict[str, Any] = field(default_factory=dict)
+
+
+class Conductor:
+    """Runs one run on a thread of its own; ``start`` returns at once."""
+
+    def __init__(
+        self,
+        record: Record,
+        works: list[Work],
+        options: OptimizeOptions,
+        workload: Workload | None,
+        tools: Tools,
+        seconds_before: float = 0.0,
+    ) -> None:
+        self.record, self.works, self.options = record, works, options
+        self.workload, self.tools = workload, tools
+        self.control = Control()
+        self._views: list[LiveView] = []
+        self._views_lock = threading.Lock()
+        self.failure: BaseException | None = None
+        self._seconds_before = seconds_before
+        self._ended = threading.Event()
+        self._thread = threading.Thread(
+            target=self._main, name=f"kforge-run-{record.name}", daemon=True
+        )
+
+    @property
+    def alive(self) -> bool:
+        """Whether the run thread is still at work."""
+        return not self._ended.is_set()
+
+    def start(self) -> None:
+        """Starts the thread."""
+        live.add(self)
+        self._thread.start()
+
+    def show(self) -> bool:
+        """Displays a live view in the running cell; False where none is needed any more."""
+        view = open_view(self._details, self._command)
+        with self._views_lock:
+            if not self.alive:
+                return False
+            self._views.append(view)
+        view.display()
+        view.publish(self.compact)
+        return not isinstance(view, NoView)
+
+    def join(self, timeout: float | None = None) -> bool:
+        """Waits for the end; False if it did not come in time. An interrupt only ends the wait."""
+        return self._ended.wait(timeout)
+
+    def compact(self) -> dict[str, Any]:
+        """The run document without details, as the live view shows it."""
+        return document.build(self.record.store, self.record.id, details=False)
+
+    def changed(self) -> None:
+        """Something worth showing is in the store."""
+        for view in list(self._views):
+            view.publish(self.compact)
+
+    def say(self, phase: str, message: str, **figures: Any) -> None:
+        """Progress of a stage, stored and shown; figures not given stay as they were."""
+        judged = sum(len(work.tree) for work in self.works)
+        before = {"budget": self.options.budget, **self.record.run["progress"], "eta_s": None}
+        now = {"phase": phase, "judged": judged, "message": message}
+        self.record.set_progress(**{**before, **now, **figures})
+        self.changed()
+
+    # -- the thread ------------------------------------------------------------------------
+
+    def _main(self) -> None:
+        try:
+            state, reason = self._stages()
+        except Stopped as signal:
+            state, reason = "stopped", f"{signal}; what was found is kept, resume goes on"
+        except KForgeError as error:
+            state, reason, self.failure = "failed", str(error), error
+        except BaseException as error:  # noqa: BLE001  a thread has nobody else to tell
+            place = traceback.extract_tb(error.__traceback__)[-1]
+            reason = f"{type(error).__name__}: {error} ({place.filename}:{place.lineno})"
+            state, self.failure = "failed", error
+            _log.debug("run %s failed", self.record.id, exc_info=error)
+        try:
+            self._end(state, reason)
+        finally:
+            live.remove(self)
+            self._ended.set()
+
+    def _stages(self) -> tuple[str, str]:
+        """Search, then guard; the final state and its reason."""
+        why = self._search()
+        if self.workload is None:
+            return "interrupted", WAITING.format(name=self.record.name)
+        self.control.checkpoint()
+        self.record.set_state("guarding", why)
+        self.say("guarding", "measuring the model with and without each kernel")
+        summary = self.tools.guard(self)
+        return "done", f"{summary}; the search ended because {why}"
+
+    def _search(self) -> str:
+        if not any(work.open for work in self.works):
+            return "every target is done"
+        self.record.set_state("searching")
+        self.say("searching", "starting the judge")
+        with self._searching() as search:
+            return search.run()
+
+    @contextmanager
+    def _searching(self) -> Iterator[Search]:
+        """The search with its judge open; seconds are kept for a resume."""
+        with self.tools.judge(self.record) as judge:
+            benches = Benches(judge)
+            search = Search(
+                self.works,
+                self.options,
+                self.record,
+                self.control,
+                benches,
+                self.tools.proposer,
+                self.tools.device,
+                self.changed,
+                self._seconds_before,
+            )
+            try:
+                yield search
+            finally:
+                benches.close()
+                self.record.store.put_entry(self.record.id, "seconds", search.seconds)
+
+    def judge_one(self, handed: Handed, state: str, reason: str) -> Evaluation:
+        """Judges one candidate on the calling thread, without a search; then ``state`` again."""
+        self.record.set_state("searching", "judging a kernel from a cell")
+        try:
+            with self._searching() as search:
+                search.judge_handed(handed)
+        finally:
+            self.record.set_state(state, reason)
+            self.record.store.release(self.record.id)
+        return handed.result.result()
+
+    def _end(self, state: str, reason: str) -> None:
+        """Writes the last state and leaves the saved view behind, even when the disk is full."""
+        for left in self.control.close_inbox():
+            left.result.set_exception(KForgeError(f"the run ended before its turn came: {reason}"))
+        try:
+            self.record.set_state(state, reason)
+            self.say(state, reason)
+            self.record.store.release(self.record.id)
+        except KForgeError as error:
+            self.failure = self.failure or error
+            reason = f"{reason}. Its last state could not be stored: {error}"
+        with self._views_lock:
+            self._ended.set()
+            views, self._views = self._views, []
+        self._finish(views, state, reason)
+
+    def _finish(self, views: list[LiveView], state: str, reason: str) -> None:
+        """The live views become saved ones."""
+        if not views:
+            return
+        try:
+            whole = document.build(self.record.store, self.record.id)
+            whole |= {"state": state, "state_reason": reason[:8000]}
+            for view in views:
+                view.finish(whole)
+        except Exception:  # noqa: BLE001  a broken view must not hide how the run ended
+            _log.exception("the last view of run %s could not be shown", self.record.id)
+
+    # -- what the view asks ------------------------------------------------------------------
+
+    def _details(self, node_id: str) -> dict[str, Any] | None:
+        try:
+            return document.details_of(self.record.store, self.record.id, node_id)
+        except KForgeError:
+            return None
+
+    def _command(self, name: str) -> None:
+        if name == "stop":
+            self.control.request_stop("stopped by the button")
+        elif self.control.paused:
+            self.control.resume()
+        else:
+            self.control.pause()

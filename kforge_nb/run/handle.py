@@ -1,0 +1,320 @@
+"""The handle that users hold: what a run found, how it stands, and what to do with it.
+
+A handle reads documents and passes wishes on; it owns nothing. The same class serves a run that is
+live in this process, one that another session left in the store, and one opened from a file (which
+can be looked at but not applied).
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Generator, Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kforge_nb.errors import BadInput
+from kforge_nb.run import live
+from kforge_nb.run.report import GuardSummary
+from kforge_nb.store import document, frames
+from kforge_nb.store.records import ACTIVE
+
+if TYPE_CHECKING:
+    import pandas as pd
+    import torch
+    from matplotlib.axes import Axes
+
+    from kforge_nb.guard.accepted import Accepted
+    from kforge_nb.guard.apply import Applied
+    from kforge_nb.run.conductor import Conductor
+    from kforge_nb.run.hand_in import KernelVerdict
+    from kforge_nb.run.record import Record
+    from kforge_nb.run.source import Source
+    from kforge_nb.workload.capture import Workload
+
+__all__ = ["Run"]
+
+STOP_PATIENCE_S = 20.0
+
+
+class Run:
+    """One optimize run. ``kforge_nb.optimize`` and ``kforge_nb.load_run`` make it."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+        self._applied: Applied | None = None
+        self._seen: Conductor | None = None
+
+    # -- how it stands ---------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return str(self._brief()["name"])
+
+    @property
+    def id(self) -> str:
+        """The run's id, unique in its store."""
+        return str(self._brief()["id"])
+
+    @property
+    def state(self) -> str:
+        """One of profiling, searching, guarding, done, stopped, failed, interrupted."""
+        return str(self._brief()["state"])
+
+    def status(self) -> str:
+        """What the run is doing, in one line."""
+        data = self._brief()
+        progress = data["progress"]
+        parts = [f"run {data['name']}: {data['state']}"]
+        if self._alive and self._live.control.paused:
+            parts[0] += " (paused)"
+        if data["state"] in ACTIVE:
+            of = f" of {progress['budget']}" if progress.get("budget") else ""
+            parts.append(f"{progress.get('judged', 0)}{of} candidates judged")
+            parts.append(progress.get("message") or "")
+        else:
+            parts.append(data["state_reason"])
+        return ", ".join(part for part in parts if part)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The whole run document as it is now (see docs/run-document.md)."""
+        return self._source.document()
+
+    # -- tables and plots ------------------------------------------------------------------
+
+    @property
+    def targets(self) -> pd.DataFrame:
+        """One row a target: share, headroom, state, best speed-up."""
+        return self._frame(frames.target_rows)
+
+    @property
+    def nodes(self) -> pd.DataFrame:
+        """One row a judged candidate: verdict, speed-up with its interval, times in µs."""
+        return self._frame(frames.node_rows)
+
+    @property
+    def decisions(self) -> pd.DataFrame:
+        """One row a decision of the guard, with the evidence."""
+        return self._frame(frames.decision_rows)
+
+    @property
+    def costs(self) -> pd.DataFrame:
+        """One row a booking of money, tokens and seconds, with running totals."""
+        return self._frame(frames.cost_rows)
+
+    @property
+    def guard(self) -> GuardSummary:
+        """What was installed in the model and what was not, and how the whole model fares."""
+        return GuardSummary(self._source.document(details=False))
+
+    def plot_cost(self, ax: Axes | None = None) -> Axes:
+        """Estimated whole-model gain against cost; needs matplotlib."""
+        from kforge_nb.view import plots
+
+        return plots.plot_cost(self._source.document(details=False), ax=ax)
+
+    def plot_tree(self, target: int | None = None, ax: Axes | None = None) -> Axes:
+        """The search tree of one target (the largest one where none is given)."""
+        from kforge_nb.view import plots
+
+        return plots.plot_tree(self._source.document(details=False), target, ax=ax)
+
+    # -- holding it ------------------------------------------------------------------------
+
+    def stop(self) -> None:
+        """Ends the run soon; what it has found stays. BadInput if another process works on it."""
+        if not self._alive:
+            self._refuse_foreign("stopped")
+            return
+        self._live.control.request_stop("stopped by the user")
+        self._live.join(STOP_PATIENCE_S)
+
+    def pause(self) -> None:
+        """Holds the run after the step it is in."""
+        self._require_live("paused").control.pause()
+
+    def resume(self) -> None:
+        """Lets a paused run go on; to go on with an ended one use ``kforge_nb.resume``."""
+        self._require_live(
+            "resumed; to go on with it use kforge_nb.resume(name, fn)"
+        ).control.resume()
+
+    def wait(self, timeout: float | None = None) -> Run:
+        """Blocks until the run has ended and returns it; an interrupt ends only the waiting.
+
+        Raises TimeoutError after ``timeout`` seconds.
+        """
+        if self._alive and not self._live.join(timeout):
+            raise TimeoutError(f"run {self.name} has not ended within {timeout} s")
+        if not self._alive:
+            self._refuse_foreign("waited for")
+        return self
+
+    def __await__(self) -> Generator[Any, None, Run]:
+        """``await run`` waits without blocking the event loop."""
+        return asyncio.to_thread(self.wait).__await__()
+
+    def judge_kernel(self, target: int, source: str) -> KernelVerdict:
+        """Judges C++ source like any candidate of ``target`` and adds it to the tree.
+
+        Blocks until the verdict is there. BadInput when the run has no such target or the source
+        breaks the contract in a way that can be said beforehand.
+        """
+        from kforge_nb.run.hand_in import judge_source
+
+        return judge_source(self.record, self._conductor, target, source)
+
+    # -- using what it found ---------------------------------------------------------------
+
+    def apply(
+        self,
+        modules: torch.nn.Module | Iterable[torch.nn.Module] | None = None,
+        *,
+        rest: str = "auto",
+    ) -> Applied:
+        """Puts the installed kernels into the modules of the workload, in place.
+
+        ``modules`` is only needed after a kernel restart, when the workload is gone. ``rest`` is
+        how the remaining graph runs; ``auto`` takes the guard's recommendation. ``undo`` brings
+        back the very objects of before. Raises BadInput when there is nothing to apply.
+        """
+        from kforge_nb.guard import apply as guard_apply
+
+        chosen = self._modules(modules)
+        kernels = self._accepted()
+        self.undo()
+        calls = self.workload.calls if self.workload else ()
+        self._applied = guard_apply.apply(chosen, kernels, self._rest(rest), calls=calls)
+        return self._applied
+
+    def undo(self) -> None:
+        """Takes back what ``apply`` did; does nothing where nothing was applied."""
+        if self._applied is not None:
+            self._applied.undo()
+            self._applied = None
+
+    def compile(self, model: torch.nn.Module, *, rest: str = "auto") -> Any:
+        """A compiled copy of ``model`` with the installed kernels; the model is not touched."""
+        from kforge_nb.guard import apply as guard_apply
+
+        calls = self.workload.calls if self.workload else ()
+        return guard_apply.compiled_copy(model, self._accepted(), self._rest(rest), calls=calls)
+
+    def save(self, path: str | Path, *, redact: bool = False) -> Path:
+        """Writes the run as one document, or as a static page where the name ends in .html.
+
+        ``redact`` leaves out sources, names and values of your code. Returns the path.
+        """
+        target = Path(path).expanduser()
+        data = self._source.document()
+        if target.suffix == ".html":
+            from kforge_nb.view.static import to_html
+
+            target.write_text(to_html(document.redacted(data) if redact else data))
+            return target
+        return document.save(target, data, redact=redact)
+
+    # -- showing it ------------------------------------------------------------------------
+
+    def show(self) -> None:
+        """Displays the run: live while it goes on, the saved view afterwards."""
+        from IPython.display import display
+
+        if self._alive and self._live.show():
+            return
+        display(self)
+
+    def _repr_mimebundle_(self, **_kwargs: Any) -> dict[str, Any]:
+        """The saved view only: a widget in a saved notebook is an error message later on."""
+        from kforge_nb.view.static import bundle
+
+        return bundle(self._source.document())
+
+    def __repr__(self) -> str:
+        return f"<kforge {self.status()}>"
+
+    # -- inside ----------------------------------------------------------------------------
+
+    def _brief(self) -> dict[str, Any]:
+        """The run's own record, without its nodes."""
+        record = self._source.record
+        return record.run if record else self._source.document(details=False)
+
+    def _frame(self, rows: Any) -> pd.DataFrame:
+        import pandas as pd
+
+        return pd.DataFrame(rows(self._source.document(details=False)))
+
+    @property
+    def _conductor(self) -> Conductor | None:
+        """The conductor in this process, also after its end (it holds the workload)."""
+        if self._source.record is not None:
+            self._seen = live.find(self._source.record.id) or self._seen
+        return self._seen
+
+    @property
+    def _alive(self) -> bool:
+        return self._conductor is not None and self._conductor.alive
+
+    @property
+    def _live(self) -> Conductor:
+        if self._conductor is None:
+            raise BadInput(f"run {self.name} is not live in this process")
+        return self._conductor
+
+    @property
+    def workload(self) -> Workload | None:
+        """The workload, where this process has run it."""
+        return self._conductor.workload if self._conductor else None
+
+    @property
+    def record(self) -> Record:
+        """The run's records in its store; BadInput when it was opened from a file."""
+        if self._source.record is None:
+            raise BadInput(
+                f"run {self.name} was opened from a file, which can only be looked at; open it "
+                "from its store by kforge_nb.load_run(name)"
+            )
+        return self._source.record
+
+    def _require_live(self, verb: str) -> Conductor:
+        if not self._alive:
+            self._refuse_foreign(verb)
+            raise BadInput(f"run {self.name} has ended ({self.state}), so it cannot be {verb}")
+        return self._live
+
+    def _refuse_foreign(self, verb: str) -> None:
+        """BadInput where another process works on the run."""
+        data = self._brief()
+        if data["state"] in ACTIVE and data.get("pid") is not None:
+            raise BadInput(
+                f"process {data['pid']} works on run {self.name}; it can only be {verb} there"
+            )
+
+    def _accepted(self) -> list[Accepted]:
+        from kforge_nb.run.guarding import installed_kernels
+
+        return installed_kernels(self.record)
+
+    def _rest(self, rest: str) -> str:
+        if rest != "auto":
+            return rest
+        advice = self._source.document(details=False)["recommendation"]
+        return str(advice["rest"]) if advice else "eager"
+
+    def _modules(
+        self, given: torch.nn.Module | Iterable[torch.nn.Module] | None
+    ) -> list[torch.nn.Module]:
+        from torch import nn
+
+        if isinstance(given, nn.Module):
+            return [given]
+        if given is not None:
+            return list(given)
+        workload = self.workload
+        if workload is None:
+            raise BadInput(
+                f"run {self.name} has no workload in this process; give the model: run.apply(model)"
+            )
+        return list(workload.modules)

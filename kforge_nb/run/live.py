@@ -1,0 +1,53 @@
+"""The runs that this process works on, so that any handle finds them and exit ends them tidily.
+
+A run goes on when its handle is forgotten; what ends it is its own rules, Stop, or the process.
+"""
+
+from __future__ import annotations
+
+import atexit
+import threading
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kforge_nb.run.conductor import Conductor
+
+__all__ = ["add", "find", "remove", "stop_all"]
+
+EXIT_PATIENCE_S = 5.0
+
+_lock = threading.Lock()
+_live: dict[str, Conductor] = {}
+_registered = False
+
+
+def add(conductor: Conductor) -> None:
+    """Registers a run whose thread is about to start."""
+    global _registered
+    with _lock:
+        if not _registered:
+            atexit.register(stop_all)
+            _registered = True
+        _live[conductor.record.id] = conductor
+
+
+def remove(conductor: Conductor) -> None:
+    """Forgets a run whose thread has ended."""
+    with _lock:
+        _live.pop(conductor.record.id, None)
+
+
+def find(run_id: str) -> Conductor | None:
+    """The conductor of a run that is live in this process."""
+    with _lock:
+        return _live.get(run_id)
+
+
+def stop_all() -> None:
+    """Stops every live run and waits a little, so that workers end and states are written."""
+    with _lock:
+        conductors = list(_live.values())
+    for conductor in conductors:
+        conductor.control.request_stop("the process that ran it ended")
+    for conductor in conductors:
+        conductor.join(EXIT_PATIENCE_S)

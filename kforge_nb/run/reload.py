@@ -1,0 +1,85 @@
+"""A run read back from its store: targets, trees and where each stood."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kforge_nb.errors import BadInput
+from kforge_nb.run.work import Work
+from kforge_nb.search.tree import Tree
+from kforge_nb.targets.document import target_from_document
+
+if TYPE_CHECKING:
+    from kforge_nb.run.record import Record
+    from kforge_nb.targets.target import Target
+    from kforge_nb.workload.capture import Workload
+
+__all__ = ["target_of", "watch_again", "works_of"]
+
+
+def works_of(record: Record) -> list[Work]:
+    """The works of a run as far as its store knows them; finished evaluations are all there.
+
+    Raises DocumentError when the store holds something that cannot be a target or a tree.
+    """
+    return [_work(record, row) for row in record.store.targets(record.id) if row["files"]]
+
+
+def target_of(record: Record, index: int) -> Target:
+    """One target of a run; BadInput when it has none of that index."""
+    for row in record.store.targets(record.id):
+        if row["index"] == index:
+            if not row["files"]:
+                why = row["record"].get("state_reason") or "it was skipped"
+                raise BadInput(f"target {index} is not searched by this run: {why}")
+            return _target(record, row)
+    known = [row["index"] for row in record.store.targets(record.id)]
+    raise BadInput(f"run {record.name} has no target {index}; it has {known}")
+
+
+def watch_again(fn: Callable[[], Any], works: list[Work]) -> Workload:
+    """The workload of a resumed run, made sure to contain the run's targets.
+
+    Raises BadInput when not one of them occurs in it.
+    """
+    from kforge_nb.targets.partition import cut
+    from kforge_nb.workload.capture import capture_graphs, watch
+
+    workload = capture_graphs(watch(fn))
+    wanted = {work.target.fingerprint for work in works}
+    granularities = {work.target.granularity for work in works}
+    found = {
+        piece.fingerprint
+        for graph in workload.graphs
+        for granularity in granularities
+        for piece in cut(graph.gm, graph.example_inputs, granularity)
+    }
+    if wanted and not wanted & found:
+        raise BadInput(
+            "none of the run's targets occurs in this workload; give the cell (or function) that "
+            "the run was started with, with inputs of the same shapes"
+        )
+    return workload
+
+
+def _target(record: Record, row: dict[str, Any]) -> Target:
+    return target_from_document(row["files"]["document"], record.folder / "inputs")
+
+
+def _work(record: Record, row: dict[str, Any]) -> Work:
+    entry, index = row["record"], row["index"]
+    state = entry.get("state", "waiting")
+    return Work(
+        index,
+        _target(record, row),
+        Tree.restore(index, record.store.nodes(record.id, index)),
+        record,
+        share=entry.get("share") or 0.0,
+        headroom=entry.get("headroom") or 1.0,
+        mean_us=entry.get("mean_us"),
+        roofline_us=entry.get("roofline_us"),
+        state=state,
+        reason=entry.get("state_reason", ""),
+        confirmed=entry.get("best") if state == "done" else None,
+    )

@@ -1,0 +1,88 @@
+"""A run read back from its store goes on where it was, and judges nothing twice."""
+
+from __future__ import annotations
+
+import pytest
+
+from kforge_nb.errors import BadInput, StoreError
+from kforge_nb.judge.evaluation import Verdict
+from kforge_nb.run.conductor import Conductor
+from kforge_nb.run.record import Record, open_store
+from kforge_nb.run.reload import target_of, works_of
+
+PATIENCE_S = 30
+
+
+def stopped_after(stage, count: int) -> Record:
+    """A run that was stopped once ``count`` candidates were judged."""
+    conductor = stage.conductor(budget=count)
+    conductor.start()
+    assert conductor.join(PATIENCE_S)
+    record = conductor.record
+    stage.store.update_target(record.id, 0, state="searching")
+    return record
+
+
+def test_trees_come_back_as_they_were(stage):
+    """Nodes, verdicts, values and candidates of the first session are those of the second."""
+    stage.judge.ratios = [1.2, 1.6, 0.8]
+    record = stopped_after(stage, 3)
+
+    again = works_of(Record(open_store(stage.store_path), record.id))
+
+    assert len(again) == 1
+    tree = again[0].tree
+    assert len(tree) == 3
+    assert tree.best().evaluation.verdict is Verdict.ACCEPTED
+    assert again[0].candidate("0.0").title == "c1"
+    assert again[0].target.inputs[0].shape == (2, 4)
+
+
+def test_a_resumed_run_judges_only_what_is_left(stage):
+    """Of a budget of 5 with 3 spent, 2 are judged, as new candidates."""
+    record = stopped_after(stage, 3)
+    conductor = stage.conductor(name="other", budget=5)
+    resumed = Conductor(record, works_of(record), conductor.options, "here", stage.tools())
+
+    resumed.start()
+
+    assert resumed.join(PATIENCE_S)
+    nodes = stage.store.nodes(record.id)
+    assert len(nodes) == 5
+    assert len({n["digest"] for n in nodes}) == 5
+
+
+def test_a_run_of_a_live_process_cannot_be_taken_over(stage):
+    """Two processes never work on one run: the second is told who does."""
+    record = stage.conductor().record
+    with stage.store.transaction() as c:
+        c.execute("UPDATE runs SET pid = 1, started = '0' WHERE id = ?", (record.id,))
+        pid_one = open("/proc/1/stat").read().rpartition(")")[2].split()[19]
+        c.execute("UPDATE runs SET started = ? WHERE id = ?", (pid_one, record.id))
+
+    with pytest.raises(StoreError) as caught:
+        record.store.claim(record.id)
+
+    assert "process 1" in str(caught.value)
+
+
+def test_a_run_of_a_dead_process_shows_as_interrupted(stage):
+    """A run whose process is gone is marked when the store is opened, and may be claimed."""
+    record = stage.conductor().record
+    with stage.store.transaction() as c:
+        c.execute("UPDATE runs SET pid = 999999999 WHERE id = ?", (record.id,))
+
+    again = open_store(stage.store_path)
+
+    assert again.run(record.id)["state"] == "interrupted"
+    again.claim(record.id)
+
+
+def test_asking_for_a_target_the_run_has_not(stage):
+    """A wrong target index is bad input that lists the right ones."""
+    record = stage.conductor(targets=2).record
+
+    with pytest.raises(BadInput) as caught:
+        target_of(record, 7)
+
+    assert "[0, 1]" in str(caught.value)
