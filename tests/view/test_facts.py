@@ -1,0 +1,64 @@
+"""What views derive from a document, and how they write figures."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from kforge_nb.view import facts, words
+
+EXPECTED = json.loads((Path(__file__).parent / "expected.json").read_text())
+
+
+@pytest.mark.parametrize("name", ["ratio", "time", "money", "percent", "interval"])
+def test_figures_are_written_as_the_browser_writes_them(name):
+    """One table holds Python's and the browser's words to the same texts."""
+    write = getattr(words, name)
+    for *values, text in EXPECTED[name]:
+        assert text == write(*values)
+
+
+def test_headline_takes_the_recommended_rest(document):
+    """The figures to lead with are those of the rest that the guard recommends."""
+    lead = facts.headline(document)
+
+    assert EXPECTED["rest"] == lead.rest
+    assert EXPECTED["over_empty"] == lead.over_empty["ratio"]
+    assert EXPECTED["over_eager"] == lead.over_eager["ratio"]
+    assert EXPECTED["estimate"] == pytest.approx(lead.estimate, abs=1e-4)
+
+
+def test_headline_before_the_guard_is_an_estimate(document):
+    """Nothing unmeasured is ever in the place of a measurement."""
+    document.update(whole=[], recommendation=None)
+    lead = facts.headline(document)
+
+    assert (lead.rest, lead.over_empty, lead.over_eager) == (None, None, None)
+    assert lead.estimate > 1
+
+
+def test_headline_without_targets_has_no_estimate(document):
+    """A run that is still profiling shows no figure at all."""
+    document.update(whole=[], recommendation=None, targets=[], nodes=[])
+
+    assert facts.headline(document).estimate is None
+
+
+def test_progress_follows_time_not_row_order(document):
+    """The gain never falls, whatever order the rows come in."""
+    document["nodes"].reverse()
+    gains = [p.gain for p in facts.progress(document)]
+
+    assert sorted(gains) == gains
+    assert gains[-1] == pytest.approx(EXPECTED["estimate"], abs=1e-4)
+
+
+def test_money_counts_up_to_the_candidate_it_was_spent_on(document):
+    """A call paid for after a candidate does not belong to it."""
+    node, cost = document["nodes"][0], document["costs"][0]
+    late = {**cost, "usd": 5.0, "created": "2099-01-01T00:00:00Z"}
+    document.update(nodes=[node], costs=[late, {**cost, "usd": 2.0}])
+
+    assert [p.usd for p in facts.progress(document)] == [2.0]

@@ -1,0 +1,127 @@
+"""The saved view: readable anywhere, and safe with text from strangers."""
+
+from __future__ import annotations
+
+import json
+from html.parser import HTMLParser
+
+from kforge_nb.view.payload import for_notebook, for_widget, size
+from kforge_nb.view.static import MIME, bundle, to_html, to_svg
+from kforge_nb.view.text import summary
+
+VOID = {"br", "img", "circle", "rect", "path"}
+
+
+class Checked(HTMLParser):
+    """Collects tags and text, and sees to it that tags close in order."""
+
+    def __init__(self, html: str) -> None:
+        super().__init__()
+        self.tags: list[str] = []
+        self.text = ""
+        self._open: list[str] = []
+        self.feed(html)
+        self.close()
+        assert self._open == []
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append(tag)
+        assert not [name for name, _ in attrs if name.startswith("on")]
+        if tag not in VOID:
+            self._open.append(tag)
+
+    def handle_startendtag(self, tag, attrs):
+        self.tags.append(tag)
+
+    def handle_endtag(self, tag):
+        assert self._open.pop() == tag
+
+    def handle_data(self, data):
+        self.text += data
+
+
+def test_html_answers_the_four_questions(document):
+    """Gain against both baselines, every target, every decision and the tree are on the page."""
+    page = Checked(to_html(document))
+
+    assert "1.06× (1.05 to 1.07) over the same rest (inductor) without kernels" in page.text
+    assert "1.30× (1.29 to 1.31) over the untouched eager model" in page.text
+    assert all(t["name"] in page.text for t in document["targets"])
+    assert page.text.count("● replaced") == 2
+    assert page.text.count("○ kept original") == 2
+    assert "svg" in page.tags
+
+
+def test_html_has_no_script_and_escapes_everything(hostile):
+    """Names and reasons from a stranger's document stay text."""
+    page = Checked(to_html(hostile))
+
+    assert not {"script", "img", "style", "iframe", "link"} & set(page.tags)
+    assert '<script>alert("x")</script>' in page.text
+
+
+def test_svg_is_well_formed_and_draws_each_candidate(document):
+    """One mark a candidate of the chosen target, and an empty string where none was tried."""
+    nodes = [n for n in document["nodes"] if n["target"] == 1]
+    drawn = Checked(to_svg(document, target=1))
+
+    assert drawn.tags.count("title") == len(nodes)
+    assert to_svg(document, target=3) == ""
+    assert to_svg(document, target=99) == ""
+
+
+def test_svg_survives_a_chain_of_thousands(document):
+    """Depth is bounded by nothing but memory, and a loop of parents ends."""
+    node = document["nodes"][0]
+    chain = [{**node, "id": f"c{i}", "parent": f"c{i - 1}" if i else None} for i in range(5000)]
+    document["nodes"] = chain
+
+    assert to_svg(document, target=0).count("<title>") == 5000
+
+
+def test_bundle_has_exactly_the_three_types(document):
+    """A saved notebook holds the document, HTML and text, and never a widget."""
+    saved = bundle(document)
+
+    assert list(saved) == [MIME, "text/html", "text/plain"]
+    assert json.loads(json.dumps(saved))[MIME]["schema"] == "kforge.run/1"
+
+
+def test_text_tells_the_same(document):
+    """The terminal's view has headline, targets and decisions."""
+    text = summary(document)
+
+    assert text.startswith("run minilm: done (the budget of 26 candidates is used up)")
+    assert "1.06× (1.05 to 1.07) over the same rest (inductor) without kernels" in text
+    assert text.count("● replaced") == 2
+
+
+def test_an_empty_run_still_has_a_view(document):
+    """Profiling has just begun: no target, no node, no figure, no error."""
+    document.update(targets=[], nodes=[], details={}, costs=[], decisions=[], whole=[])
+    document.update(fidelity=None, recommendation=None, state="profiling", state_reason="")
+
+    assert "estimated" in Checked(to_html(document)).text
+    assert summary(document) == "run minilm: profiling\n  26 candidates judged, no paid calls"
+
+
+def test_the_widget_gets_no_details_and_bounded_code(document):
+    """Sources travel on demand only, and a huge graph is cut with a word about it."""
+    document["targets"][0]["code"] = "x" * 100_000
+    sent = for_widget(document)
+
+    assert sent["details"] == {}
+    assert size(sent["targets"][0]) < 10_000
+    assert "characters more" in sent["targets"][0]["code"]
+    assert len(document["targets"][0]["code"]) == 100_000
+
+
+def test_a_notebook_keeps_the_details_that_matter_when_all_are_too_much(document):
+    """Above the limit the best and the installed candidates keep their sources."""
+    for details in document["details"].values():
+        details["log"] = "x" * 100_000
+    best = {t["best"] for t in document["targets"] if t["best"]}
+
+    assert set(for_notebook(document, limit=1_000_000)["details"]) == best
+    assert for_notebook(document, limit=50_000)["details"] == {}
+    assert set(for_notebook(document, limit=10**9)["details"]) == set(document["details"])

@@ -1,0 +1,94 @@
+"""The widget's traits and who may write them; its life in a kernel is in test_kernel.py."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+
+from kforge_nb.view import BUNDLE
+
+if not BUNDLE.is_file():
+    pytest.skip("the view is not built; run `python hatch_build.py`", allow_module_level=True)
+
+from kforge_nb.view.widget import Publisher
+
+
+def ask(widget, **value):
+    """What a message from the browser does."""
+    widget.set_state(value)
+
+
+@pytest.fixture
+def stage(document):
+    """A publisher, the commands it passed on, and the ids it asked details for."""
+    commands, asked = [], []
+
+    def details(node_id):
+        asked.append((node_id, threading.current_thread().name))
+        return document["details"].get(node_id)
+
+    publisher = Publisher(details, commands.append)
+    yield publisher, commands, asked
+    publisher.close()
+
+
+def test_a_document_arrives_without_details(stage, document):
+    """The trait holds compact rows whatever was published."""
+    publisher, _, _ = stage
+    publisher.publish(lambda: document)
+    publisher.flush()
+
+    assert publisher.widget.doc["nodes"] == document["nodes"]
+    assert publisher.widget.doc["details"] == {}
+
+
+def test_details_are_answered_by_id_on_the_outbox_thread(stage, document):
+    """A click costs one entry, read away from the thread that runs cells."""
+    publisher, _, asked = stage
+    ask(publisher.widget, detail_request={"id": "0.0", "n": 1})
+    publisher.flush()
+
+    assert asked == [("0.0", "kforge-outbox")]
+    assert publisher.widget.detail == {"0.0": document["details"]["0.0"]}
+
+
+def test_an_unknown_node_is_answered_with_null(stage):
+    """The browser is told, so that it does not wait."""
+    publisher, _, _ = stage
+    ask(publisher.widget, detail_request={"id": "9.9", "n": 1})
+    publisher.flush()
+
+    assert publisher.widget.detail == {"9.9": None}
+
+
+def test_two_views_asking_at_once_both_get_an_answer(stage, document):
+    """Coalescing never swallows a request, and old answers do not pile up."""
+    publisher, _, _ = stage
+    ids = [node["id"] for node in document["nodes"][:12]]
+    for n, node_id in enumerate(ids):
+        ask(publisher.widget, detail_request={"id": node_id, "n": n})
+        if n == 1:
+            publisher.flush()
+            assert set(publisher.widget.detail) == set(ids[:2])
+    publisher.flush()
+
+    assert list(publisher.widget.detail) == ids[-8:]
+
+
+def test_commands_pass_and_nothing_else_does(stage):
+    """Stop and pause are passed on once a click; a made-up command is not."""
+    publisher, commands, _ = stage
+    for n, name in enumerate(["stop", "stop", "pause", "format_disk", None]):
+        ask(publisher.widget, command={"name": name, "n": n})
+
+    assert commands == ["stop", "stop", "pause"]
+
+
+def test_malformed_requests_change_nothing(stage):
+    """A hostile page can put anything into its own traits."""
+    publisher, commands, asked = stage
+    ask(publisher.widget, command={"n": 1}, detail_request={"id": ["0.0"], "n": 1})
+    publisher.flush()
+
+    assert (commands, asked, publisher.widget.detail) == ([], [], {})
