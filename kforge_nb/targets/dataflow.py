@@ -23,6 +23,8 @@ from kforge_nb.targets.target import TensorSpec
 
 __all__ = ["Dataflow", "analyse"]
 
+_HANDS_BACK = {"dropout", "cast", "contiguous", "detach"}
+
 
 @dataclass(slots=True)
 class Dataflow:
@@ -47,6 +49,21 @@ class Dataflow:
     autocast: list[bool]
     creator: dict[int, int]
     values: list[Any] = field(default_factory=list, repr=False)
+
+    def stands_for(self, i: int) -> fx.Node | None:
+        """The argument that node ``i`` hands back unchanged, or None if it computes or views.
+
+        So do ``dropout`` in eval and a cast to the dtype that the tensor has already.
+        """
+        op = self.operators[i]
+        if op.name not in _HANDS_BACK or not self.aliases[i] or self.mutated[i]:
+            return None
+        first = self.nodes[i].args[0] if self.nodes[i].args else None
+        if not isinstance(first, fx.Node) or self.specs[i] is None:
+            return None
+        at = self.index[first]
+        same = self.specs[i] == self.specs[at] and self.roots[i] == self.roots[at]
+        return first if same else None
 
     def mutated_placeholders(self) -> list[fx.Node]:
         """Placeholders whose storage some node writes to (a replay must give it a copy)."""
@@ -144,7 +161,7 @@ class _Pass:
         self, node: fx.Node, failed: bool, read_roots: dict[int, None]
     ) -> dict[int, None]:
         """What an in-place spelling writes to (or, after a failed fake run, may write to)."""
-        if failed and not self.flow.operators[self.index[node]].kind != "opaque":
+        if failed and self.flow.operators[self.index[node]].kind == "opaque":
             return dict(read_roots)
         first = node.args[0] if node.args else None
         tensors = _tensors(self._value(first)) if isinstance(first, fx.Node) else []
@@ -169,7 +186,7 @@ class _Pass:
                 return self.mode.from_tensor(attribute.detach(), static_shapes=True)
             return attribute
         if node.op == "call_function":
-            return node.target(*args, **kwargs)
+            return node.target(*args, **kwargs)  # type: ignore[operator]
         if node.op == "call_method":
             return getattr(args[0], str(node.target))(*args[1:], **kwargs)
         return self.gm.get_submodule(str(node.target))(*args, **kwargs)

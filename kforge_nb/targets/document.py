@@ -36,8 +36,8 @@ _SPACES: dict[str, Any] = {
     "torch.nn.functional": torch.nn.functional,
     "torch.special": torch.special,
     "torch._C._nn": torch._C._nn,
-    "torch._C._linalg": torch._C._linalg,
-    "torch._C._special": torch._C._special,
+    "torch._C._linalg": getattr(torch._C, "_linalg"),
+    "torch._C._special": getattr(torch._C, "_special"),
     "operator": operator,
 }
 _REFUSED_KINDS = {"opaque", "barrier"}
@@ -73,7 +73,9 @@ def graph_to_document(gm: fx.GraphModule) -> dict[str, Any]:
             row["kwargs"] = {k: _encode(v, place) for k, v in node.kwargs.items()}
             rows.append(row)
         else:
-            raise BadInput(f"a {node.op} node ({node.name}) cannot be written to a document")
+            raise BadInput(  # noqa: TRY004 - it is the graph that is at fault
+                f"a {node.op} node ({node.name}) cannot be written to a document"
+            )
     return {"schema": SCHEMA, "nodes": rows}
 
 
@@ -143,19 +145,19 @@ def _encode(value: Any, place: dict[fx.Node, int]) -> Any:
     if isinstance(value, float):
         return value if math.isfinite(value) else {"float": repr(value)}
     if isinstance(value, list | tuple):
-        kind = "list" if isinstance(value, list) else "tuple"
-        return {kind: [_encode(v, place) for v in value]}
+        return {"list" if isinstance(value, list) else "tuple": [_encode(v, place) for v in value]}
     if isinstance(value, slice):
         return {"slice": [_encode(v, place) for v in (value.start, value.stop, value.step)]}
     if value is Ellipsis:
         return {"ellipsis": True}
-    for label, kind in (
+    kinds: tuple[tuple[str, type], ...] = (
         ("dtype", torch.dtype),
         ("memory_format", torch.memory_format),
         ("device", torch.device),
         ("layout", torch.layout),
-    ):
-        if isinstance(value, kind):
+    )
+    for label, expected in kinds:
+        if isinstance(value, expected):
             return {label: str(value).removeprefix("torch.")}
     raise BadInput(f"an argument of type {type(value).__name__} cannot be written to a document")
 

@@ -21,10 +21,7 @@ __all__ = ["Domain", "join", "piece_of"]
 
 @dataclass(frozen=True, slots=True)
 class Domain:
-    """``shape`` of the loop, number of trailing axes reduced over, and whether a channel norm.
-
-    ``small`` marks a value that is smaller than the loop (statistics of rows, weights).
-    """
+    """``shape`` of the loop, number of trailing axes reduced over, and whether a channel norm."""
 
     shape: tuple[int, ...]
     reduced: int = 0
@@ -91,7 +88,7 @@ def _first_spec(flow: Dataflow, i: int) -> Any:
 
 
 def _same_device(flow: Dataflow, i: int) -> bool:
-    """Tensors on other devices (beyond CPU scalars) keep a node out of regions."""
+    """Tensors on other devices keep a node out of regions."""
     spec = flow.specs[i]
     if spec is None:
         return False
@@ -99,7 +96,7 @@ def _same_device(flow: Dataflow, i: int) -> bool:
         given = flow.specs[flow.index[source]]
         if given is None:
             return False
-        if given.device != spec.device and given.shape != ():
+        if given.device != spec.device:
             return False
     return True
 

@@ -46,10 +46,9 @@ def _by_kind(names: set[str], kinds: set[str]) -> str:
 
 
 def _is_rms(names: set[str]) -> bool:
-    """RMS norm as models compose it: mean (or sum) of squares, then an inverse square root."""
+    """RMS norm as models compose it: the mean of squares, then an inverse square root."""
     squares = names & {"pow", "square", "mul"}
-    means = names & {"mean", "sum"}
-    return bool(squares and means and (names & {"rsqrt", "sqrt"} or "pow" in names))
+    return bool(squares and "mean" in names and (names & {"rsqrt", "sqrt"} or "pow" in names))
 
 
 def name_of(flow: Dataflow, nodes: Sequence[fx.Node]) -> str:
@@ -65,8 +64,11 @@ def worth_fusing(flow: Dataflow, group: Sequence[int]) -> bool:
 
     A single addition, product or cast already runs at the speed of memory.
     """
+    last = flow.specs[group[-1]]
+    if last is None or not last.dtype.startswith(("float", "bfloat")):
+        return False
     passes = [i for i in group if not flow.aliases[i] or flow.mutated[i]]
     kinds = {flow.operators[i].kind for i in passes}
-    if kinds & {"reduction", "row_norm", "channel_norm", "batch_norm", "costly"}:
+    if kinds & {"reduction", "row_norm", "channel_norm", "batch_norm", "costly", "pooling", "loss"}:
         return True
     return len(passes) >= 2

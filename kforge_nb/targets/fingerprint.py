@@ -78,9 +78,13 @@ def fingerprint(
     """sha256 (hex) of the canonical form of these nodes with their variant."""
     names = {node: f"in{i}" for i, node in enumerate(inputs)}
     rows: list[Any] = [[_spec(flow, n) for n in inputs]]
-    for i, node in enumerate(nodes):
-        names[node] = f"v{i}"
+    for node in nodes:
         at = flow.index[node]
+        source = flow.stands_for(at)
+        if source is not None:
+            names[node] = names[source]
+            continue
+        names[node] = f"v{len(rows)}"
         name, arguments = canonical_call(node, flow.operators[at], names)
         rows.append([name, arguments, _spec(flow, node)])
     rows.append([names[n] for n in outputs])

@@ -77,7 +77,7 @@ class Float64Interpreter(fx.Interpreter):
         replacement = FALLBACKS.get(name)
         if replacement is None:
             raise error
-        self.notes.append(f"{name} refuses float64; {replacement.__doc__}")
+        self.notes.append(f"{name} refuses float64: {replacement.__doc__}")
         return replacement(*args, **kwargs)
 
 
@@ -120,7 +120,7 @@ def _written_sources(gm: fx.GraphModule) -> set[fx.Node]:
 def _grouped_mm(
     a: torch.Tensor, b: torch.Tensor, offs: torch.Tensor | None = None, **_: Any
 ) -> torch.Tensor:
-    """computed group by group with matmul."""
+    """Computed group by group with matmul."""
     if offs is None:
         return torch.matmul(a, b)
     ends = [int(e) for e in offs.tolist()]

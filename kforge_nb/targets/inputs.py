@@ -62,8 +62,10 @@ class CapturedInputs:
         )
 
     def add(self, tensors: Sequence[torch.Tensor], how: Sequence[Holding] = ()) -> None:
-        """Add one input set. ``how[i]`` says whether tensor i is copied (the default), already the
-        caller's copy (``own``), or kept without a copy (``reference``, for weights).
+        """Add one input set, copying what ``how`` does not say otherwise.
+
+        ``how[i]`` is ``copy``, ``own`` (tensor i is the caller's copy already) or ``reference``
+        (kept without a copy: weights).
         """
         modes = list(how) or ["copy"] * len(tensors)
         self._sets.append([self._store(t, m) for t, m in zip(tensors, modes, strict=True)])

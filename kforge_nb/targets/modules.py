@@ -48,12 +48,11 @@ def _bodies(flow: Dataflow) -> list[list[int]]:
         if node.op in ("placeholder", "get_attr", "output"):
             continue
         entries = [(key, path) for key, path, _ in _stack(node)[1:]]
-        for gone in [key for key in open_runs if key not in entries]:
-            done.append(open_runs.pop(gone))
+        gone = [key for key in open_runs if key not in entries]
+        done += [open_runs.pop(key) for key in gone]
         for entry in entries:
             open_runs.setdefault(entry, []).append(i)
-    done.extend(open_runs.values())
-    return done
+    return [*done, *open_runs.values()]
 
 
 def _allowed(flow: Dataflow, i: int) -> bool:
@@ -86,9 +85,9 @@ def module_class(nodes: Sequence[fx.Node]) -> str:
 def _readable(path: str) -> str:
     """``L['self'].layers[0].norm`` -> ``layers.0.norm``; unknown forms unchanged."""
     text = path
-    for prefix in ("L['self']", "L['args'][0]", "L['fn']"):
+    for prefix in ("L['module']", "L['self']", "L['args'][0]", "L['fn']"):
         text = text.removeprefix(prefix)
-    text = text.replace("._modules", "")
+    text = text.replace(".__dict__", "").replace("._modules", "")
     for ugly, plain in (("['", "."), ("']", ""), ("[", "."), ("]", "")):
         text = text.replace(ugly, plain)
     return text.strip(".")

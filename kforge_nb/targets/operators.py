@@ -174,8 +174,8 @@ def spelling(target: Any) -> tuple[str, str] | None:
         return None
     if getattr(operator, name, None) is target:
         return ("operator", name)
-    home = _home_of(target, name)
-    return (home, name) if home else None
+    module = _home_of(target, name)
+    return (module, name) if module else None
 
 
 def _home_of(target: Any, name: str) -> str | None:

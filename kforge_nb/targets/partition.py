@@ -80,12 +80,19 @@ class Cut:
         return module_path(self.nodes)
 
     def to_graph(self) -> fx.GraphModule:
-        """The cut as a graph of its own: placeholders in0.., returns a tuple of tensors."""
+        """The cut as a graph of its own: placeholders in0.., returns a tuple of tensors.
+
+        Operators that hand their argument back unchanged are left out.
+        """
         graph = fx.Graph()
         new: dict[fx.Node, fx.Node] = {}
         for i, node in enumerate(self.inputs):
             new[node] = graph.placeholder(f"in{i}")
         for node in self.nodes:
+            source = self.flow.stands_for(self.flow.index[node])
+            if source is not None:
+                new[node] = new[source]
+                continue
             copy = graph.node_copy(node, new.__getitem__)
             copy.meta = {}
             new[node] = copy
@@ -134,10 +141,23 @@ def _finish(flow: Dataflow, group: list[int], granularity: Granularity) -> list[
     if granularity != "region" or len(group) < 2:
         return []
     half = len(group) // 2
-    return [
-        *_finish(flow, group[:half], granularity),
-        *_finish(flow, group[half:], granularity),
-    ]
+    parts = [*_connected(flow, group[:half]), *_connected(flow, group[half:])]
+    return [made for part in parts for made in _finish(flow, part, granularity)]
+
+
+def _connected(flow: Dataflow, group: list[int]) -> list[list[int]]:
+    """The connected parts of a group of nodes, each in graph order."""
+    part_of: dict[int, list[int]] = {}
+    for i in group:
+        joined = [i]
+        for source in flow.nodes[i].all_input_nodes:
+            other = part_of.get(flow.index[source])
+            if other is not None and other is not joined:
+                joined, other = (other, joined) if len(other) > len(joined) else (joined, other)
+                joined.extend(other)
+                part_of.update(dict.fromkeys(other, joined))
+        part_of[i] = joined
+    return [sorted(part) for part in {id(p): p for p in part_of.values()}.values()]
 
 
 def _make(
@@ -182,7 +202,8 @@ def _inputs(flow: Dataflow, group: list[int]) -> list[int]:
     inside = set(group)
     found: dict[int, None] = {}
     for i in group:
-        for source in flow.nodes[i].all_input_nodes:
+        alias = flow.stands_for(i)
+        for source in flow.nodes[i].all_input_nodes if alias is None else [alias]:
             at = flow.index[source]
             if at not in inside:
                 found.setdefault(at, None)

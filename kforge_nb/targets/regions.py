@@ -34,6 +34,7 @@ class _Grower:
         self.flow = flow
         self.schedule = schedule
         self.domains: dict[int, Domain] = {}
+        self.alone: list[list[int]] = []
         self.preset = _rotaries(flow)
         self.preset_group: dict[int, int] = {}
 
@@ -46,9 +47,8 @@ class _Grower:
                 self._place_preset(i)
             else:
                 self._place(i)
-        return [
-            self.schedule.members[g] for g in sorted(self.domains) if g in self.schedule.members
-        ]
+        grown = [self.schedule.members[g] for g in self.domains if g in self.schedule.members]
+        return sorted([*grown, *self.alone])
 
     def _place_preset(self, i: int) -> None:
         """Nodes of one recognised pattern go together, whatever their domains."""
@@ -67,6 +67,8 @@ class _Grower:
     def _place(self, i: int) -> None:
         flow = self.flow
         piece = piece_of(flow, i)
+        if flow.operators[i].kind in ("pooling", "loss") and flow.specs[i] is not None:
+            self.alone.append([i])
         if piece is None:
             return
         owner = self._owner(i)

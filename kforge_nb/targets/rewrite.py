@@ -97,10 +97,7 @@ class _Writer:
         ]
         groups = {tuple(sorted(group)): k for k, group in enumerate(erased) if group}
         order = contracted_order(self._deps(), [list(g) for g in groups])
-        plan: list[tuple[str, int]] = []
-        for item in order:
-            plan.append(("cut", groups[item]) if item in groups else ("node", item[0]))
-        return plan
+        return [("cut", groups[item]) if item in groups else ("node", item[0]) for item in order]
 
     def _deps(self) -> list[list[int]]:
         """Order with the kept views moved out: inside a cut only the cut's inputs count."""

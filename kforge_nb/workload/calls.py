@@ -84,7 +84,7 @@ class ModuleCall:
         args = fresh(self.args, memo, tensors=self.writes)
         return args, fresh(self.kwargs, memo, tensors=self.writes)
 
-    def run(self, callable: Callable[..., Any] | None = None) -> Any:  # noqa: A002
+    def run(self, callable: Callable[..., Any] | None = None) -> Any:
         """Call the module, or ``callable`` in its place, on fresh arguments under the same state.
 
         Raises whatever the call raises.

@@ -1,18 +1,21 @@
 """Dynamo graphs of one module call, taken by a backend that only records.
 
-``torch.compile(module._call_impl)`` is what ``module.compile()`` does, so the graph equals what the
-guard's backend sees later. Afterwards the code objects that were traced are reset, so that the
-user's own compiled modules do not meet our entries (they trace again on their next call).
+The module's ``_call_impl`` is compiled from a small entry function with a code object of its own,
+as the guard does, so both see the same graph, also for modules of ``torch.nn`` (a ``Sequential``),
+which Dynamo skips when they are compiled directly. Dynamo's cache belongs to code objects: what was
+traced goes away with the entry. Only frames behind a graph break are cached on the module's own
+code; those entries are dropped afterwards, unless the user has compiled that code too.
 """
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 from kforge_nb.workload.calls import ModuleCall
 
@@ -76,9 +79,11 @@ def graphs_of(call: ModuleCall, note: Callable[[str], None]) -> list[CapturedGra
     The call is run once on fresh arguments. An exception of the tracer gives no graphs and a note.
     """
     recorder = _Recorder(call)
-    compiled = torch.compile(call.module._call_impl, backend=recorder, dynamic=False)
+    code = _entry.__code__.replace(co_name="kforge_capture")
+    entry = types.FunctionType(code, _entry.__globals__, "kforge_capture")
+    compiled = torch.compile(entry, backend=recorder, dynamic=False)
     try:
-        call.run(compiled)
+        call.run(lambda *args, **kwargs: compiled(call.module, args, kwargs))
     except Exception as error:  # noqa: BLE001 - the profile goes on without this module
         first = str(error).strip().splitlines() or [""]
         note(
@@ -86,11 +91,40 @@ def graphs_of(call: ModuleCall, note: Callable[[str], None]) -> list[CapturedGra
             f"({type(error).__name__}: {first[0][:200]}); it stays as it is"
         )
         return []
+    finally:
+        _forget(recorder)
     if not recorder.graphs:
         note(f"torch.compile found no graph in {call.module_name}; it stays as it is")
     if len(recorder.graphs) > 1:
         note(f"{call.module_name} breaks into {len(recorder.graphs)} graphs; each is cut alone")
     return recorder.graphs
+
+
+def _entry(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    return module._call_impl(*args, **kwargs)
+
+
+def _forget(recorder: _Recorder) -> None:
+    """Drop what Dynamo cached for the recorder on code that nobody else compiled."""
+    from torch._dynamo import convert_frame
+    from torch._dynamo.eval_frame import _debug_get_cache_entry_list, reset_code
+
+    for reference in list(convert_frame.input_codes.seen):
+        code = reference()
+        entries = _debug_get_cache_entry_list(code) if code is not None else []
+        ours = [e for e in entries if _innermost(e.backend) is recorder]
+        if code is not None and ours and len(ours) == len(entries):
+            reset_code(code)
+
+
+def _innermost(backend: Any) -> Any:
+    """The user's backend inside torch.compile's wrappers."""
+    while True:
+        inside = getattr(backend, "_torchdynamo_orig_backend", None)
+        inside = inside if inside is not None else getattr(backend, "compiler_fn", None)
+        if inside is None:
+            return backend
+        backend = inside
 
 
 def _sources(
