@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kforge_nb.run.begin import DryRun
     from kforge_nb.run.handle import Run
 
-__all__ = ["doctor", "find_run", "load_run", "optimize", "profile", "resume", "runs"]
+__all__ = ["doctor", "find_run", "free_name", "load_run", "optimize", "profile", "resume", "runs"]
 
 
 def profile(
@@ -173,6 +173,16 @@ def find_run(run: str | Run | None = None, *, store: str | PathLike[str] | None 
         raise BadInput(f"there are no runs in {store_folder(store)}; start one with optimize")
     opened = open_store(store)
     return Run(StoreSource(Record(opened, opened.find_run(run))))
+
+
+def free_name(wanted: str, *, store: str | PathLike[str] | None = None) -> str:
+    """``wanted``, or ``wanted-2``, ``wanted-3`` … where runs of that name exist."""
+    from kforge_nb.run.record import open_store
+
+    with open_store(store) as opened:
+        taken = {run["name"] for run in opened.runs()}
+    numbered = (wanted if n == 1 else f"{wanted}-{n}" for n in range(1, len(taken) + 2))
+    return next(name for name in numbered if name not in taken)
 
 
 def _callable(fn: Any) -> Callable[[], Any]:

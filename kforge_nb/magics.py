@@ -7,6 +7,7 @@ purpose is shown as one line, without a traceback.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable
 from typing import Any
 
@@ -22,6 +23,8 @@ from kforge_nb.errors import BadInput, KForgeError
 from kforge_nb.options import clear_defaults, option_specs, set_default
 
 __all__ = ["KForge", "KForgeMagics", "load", "unload"]
+
+_log = logging.getLogger("kforge_nb")
 
 
 def _commands() -> dict[str, Command]:
@@ -104,10 +107,17 @@ class KForgeMagics(Magics):
         from kforge_nb import api
 
         bind = self._bind_name(values)
-        values.setdefault("name", bind)
-        run = api.optimize(self._workload(body), **values)
+        if bind is not None and "name" not in values:
+            values["name"] = api.free_name(bind, store=values.get("store"))
+        wait = values.pop("wait", False)
+        found = api.optimize(self._workload(body), **values)
         if bind is not None:
-            self.shell.user_ns[bind] = run
+            self.shell.user_ns[bind] = found
+        if values.get("dry_run", False):
+            return found
+        found.show()
+        if wait:
+            self._wait({"run": found})
         return None
 
     def _resume(self, values: dict[str, Any], body: str) -> Any:
@@ -119,7 +129,7 @@ class KForgeMagics(Magics):
         run = api.resume(self._named(name), workload, **values)
         if bind is not None:
             self.shell.user_ns[bind] = run
-        return None
+        run.show()
 
     def _status(self, values: dict[str, Any], _body: str) -> None:
         print(self._run(values).status())
@@ -186,10 +196,12 @@ class KForgeMagics(Magics):
 
         return CellWorkload(self.shell, body)
 
-    def _named(self, name: str | None) -> Any:
+    def _named(self, name: Any) -> Any:
         """A run bound to a variable, or else the name itself."""
         from kforge_nb.run.handle import Run
 
+        if isinstance(name, Run):
+            return name
         bound = self.shell.user_ns.get(name) if name else None
         return bound if isinstance(bound, Run) else name
 
@@ -220,9 +232,19 @@ class _Defaults(Configurable):
     def __init__(self, **kwargs: Any) -> None:
         super().__init__(**kwargs)
         for name in self.trait_names(config=True):
-            if getattr(self, name) != self.trait_defaults(name):
-                set_default(name, getattr(self, name))
+            self._take(name)
         self.observe(self._changed, self.trait_names(config=True))
+
+    def _take(self, name: str) -> None:
+        """A value that IPython's configuration holds already (a profile, an earlier load)."""
+        default, value = self.trait_defaults(name), getattr(self, name)
+        if value == default:
+            return
+        try:
+            self._trait_values[name] = set_default(name, value)
+        except BadInput as error:
+            self._trait_values[name] = default
+            _log.warning("KForge.%s keeps its default: %s", name, error)
 
     def _changed(self, change: dict[str, Any]) -> None:
         try:

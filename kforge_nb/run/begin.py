@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kforge_nb.run.control import Handed
     from kforge_nb.store.store import Store
 
-__all__ = ["DryRun", "begin", "free_name", "go_on", "one_more"]
+__all__ = ["DryRun", "begin", "go_on", "one_more"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,14 +75,6 @@ def begin(fn: Callable[[], Any], options: OptimizeOptions) -> Run | DryRun:
     conductor.start()
     run = Run(StoreSource(record))
     return run.wait() if options.wait else run
-
-
-def free_name(wanted: str, store: str | None) -> str:
-    """``wanted``, or ``wanted-2``, ``wanted-3`` … where runs of that name exist."""
-    with open_store(store) as opened:
-        taken = {run["name"] for run in opened.runs()}
-    numbered = (wanted if n == 1 else f"{wanted}-{n}" for n in range(1, len(taken) + 2))
-    return next(name for name in numbered if name not in taken)
 
 
 def go_on(run: Run, fn: Callable[[], Any] | None) -> Run:

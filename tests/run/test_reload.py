@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from kforge_nb.errors import BadInput, StoreError
@@ -57,7 +59,7 @@ def test_a_run_of_a_live_process_cannot_be_taken_over(stage):
     record = stage.conductor().record
     with stage.store.transaction() as c:
         c.execute("UPDATE runs SET pid = 1, started = '0' WHERE id = ?", (record.id,))
-        pid_one = open("/proc/1/stat").read().rpartition(")")[2].split()[19]
+        pid_one = Path("/proc/1/stat").read_text().rpartition(")")[2].split()[19]
         c.execute("UPDATE runs SET started = ? WHERE id = ?", (pid_one, record.id))
 
     with pytest.raises(StoreError) as caught:

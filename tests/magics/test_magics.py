@@ -1,0 +1,205 @@
+"""The magics in a plain IPython shell: what they parse, call and show."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+from kforge_nb import api
+from kforge_nb.errors import StoreError
+
+
+class Calls(list):
+    """Records the calls of a function and answers with ``result``."""
+
+    result: object = "the result"
+
+    def __call__(self, *args, **kwargs):
+        self.append((args, kwargs))
+        if isinstance(self.result, BaseException):
+            raise self.result
+        return self.result
+
+
+@pytest.fixture
+def profile(monkeypatch):
+    """``api.profile`` replaced by a recorder."""
+    calls = Calls()
+    monkeypatch.setattr(api, "profile", calls)
+    return calls
+
+
+def run_cell(shell, capsys, text):
+    """Runs a cell; what it printed, and whether it succeeded."""
+    done = shell.run_cell(text)
+    captured = capsys.readouterr()
+    return captured.out, captured.err, done.success
+
+
+@pytest.mark.parametrize(
+    "expression", ["model(x)", "model(x, mode='it is')", 'f("don\'t", -1)', "f(a) if b else g(--c)"]
+)
+def test_an_expression_reaches_the_workload_untouched(shell, profile, expression):
+    """Options come first; the rest of the line is Python, which no shell quoting may change."""
+    shell.run_line_magic("kforge", f"profile --granularity op {expression}")
+
+    (workload,), options = profile[0]
+    assert workload.source == expression
+    assert options == {"granularity": "op"}
+
+
+def test_dollars_and_braces_are_not_expanded(shell, profile):
+    """IPython's variable expansion must not rewrite dictionaries or dollar signs of the line."""
+    shell.user_ns["x"] = 5
+    shell.run_cell("%kforge profile f({x}, '$x')")
+
+    assert profile[0][0][0].source == "f({x}, '$x')"
+
+
+def test_as_binds_the_result_and_displays_it(shell, profile, capsys):
+    """``--as`` puts the result under a name and still shows it."""
+    out, _, _ = run_cell(shell, capsys, "%%kforge profile --as prof\nmodel(x)")
+
+    assert shell.user_ns["prof"] == "the result"
+    assert "the result" in out
+
+
+@pytest.mark.parametrize(
+    ("line", "words"),
+    [
+        ("", "needs a command: profile, optimize"),
+        ("optimise x", "(did you mean 'optimize'?)"),
+        ("profile --granularty op f()", "(did you mean '--granularity'?)"),
+        ("status one two", "unknown argument two"),
+        ("profile --as 1x f()", "--as needs a Python name"),
+        ("status 'open", "No closing quotation"),
+        ("kernel --target x", "--target takes the index"),
+        ("profile", "nothing to run"),
+    ],
+)
+def test_a_wrong_line_is_one_message(shell, capsys, line, words):
+    """Every wrong line is one UsageError that helps, without a traceback."""
+    _, err, success = run_cell(shell, capsys, f"%kforge {line}")
+
+    assert err.startswith("UsageError: ")
+    assert words in err
+    assert "Traceback" not in err
+    assert not success
+
+
+def test_errors_of_kforge_lose_their_traceback(shell, profile, capsys):
+    """What kforge raises on purpose reaches the user as its message alone."""
+    profile.result = StoreError("the store is locked; try again")
+
+    _, err, _ = run_cell(shell, capsys, "%kforge profile f()")
+
+    assert err == "UsageError: the store is locked; try again\n"
+
+
+def test_bugs_keep_their_traceback(shell, profile, capsys):
+    """An unexpected error is not dressed up: its traceback is needed to report it."""
+    profile.result = RuntimeError("a bug")
+
+    out, err, _ = run_cell(shell, capsys, "%kforge profile f()")
+
+    assert "Traceback" in out + err
+
+
+def test_help_is_made_from_the_options(shell, capsys):
+    """``--help`` prints every option of the shared table with its text."""
+    out, _, _ = run_cell(shell, capsys, "%kforge optimize --help")
+
+    for words in ("--budget", "--max-cost", "at most so many candidates are judged", "--as"):
+        assert words in out
+
+
+def test_config_changes_defaults_and_refuses_nonsense(shell, capsys):
+    """``%config KForge`` feeds the options, checks values, and keeps the old one on nonsense."""
+    run_cell(shell, capsys, "%config KForge.budget = 7")
+    _out, _err, _ = run_cell(shell, capsys, "%config KForge.rest = 'inducter'")
+
+    from kforge_nb.options import OptimizeOptions
+
+    assert OptimizeOptions.of({}).budget == 7
+    assert OptimizeOptions.of({}).rest == "auto"
+    shell.run_line_magic("unload_ext", "kforge_nb")
+    assert OptimizeOptions.of({}).budget == 60
+    shell.run_line_magic("load_ext", "kforge_nb")
+
+
+def test_an_interrupt_ends_only_the_waiting(shell, monkeypatch, capsys):
+    """Ctrl-C in ``%kforge wait`` says that the run goes on, and how to stop it."""
+
+    class Run:
+        name = "r"
+
+        def wait(self):
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(api, "find_run", lambda *a, **k: Run())
+
+    _, err, _ = run_cell(shell, capsys, "%kforge wait r")
+
+    assert "run r goes on" in err
+    assert "Traceback" not in err
+
+
+def test_unloading_takes_the_magic_away(shell, capsys):
+    """After ``%unload_ext`` nothing of the extension is left in the shell."""
+    shell.run_line_magic("unload_ext", "kforge_nb")
+
+    assert "kforge" not in shell.magics_manager.magics["line"]
+    assert "KForge" not in [type(c).__name__ for c in shell.configurables]
+    shell.run_line_magic("load_ext", "kforge_nb")
+
+
+HEAVY = ("torch", "cupy", "openai", "ipywidgets", "anywidget", "IPython", "matplotlib", "pandas")
+
+
+@pytest.mark.parametrize("names", ["", "; kforge_nb.optimize; kforge_nb.Run; kforge_nb.profile"])
+def test_importing_kforge_loads_no_heavy_package(names):
+    """The package and even its public names cost no torch, no widgets, no pandas."""
+    code = (
+        f"import sys, kforge_nb{names}; "
+        f"print([m for m in {HEAVY!r} if m in sys.modules]); print(sorted(kforge_nb.__all__))"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    heavy, public = out.stdout.splitlines()
+
+    assert heavy == "[]" or (names and heavy == "['torch']" and "profile" in names)
+    assert "optimize" in public
+
+
+def test_the_public_names_are_these():
+    """The public API is the top level and changes only on purpose."""
+    import kforge_nb
+
+    assert set(kforge_nb.__all__) == {
+        "Run",
+        "__version__",
+        "doctor",
+        "load_ipython_extension",
+        "load_run",
+        "optimize",
+        "profile",
+        "resume",
+        "runs",
+        "unload_ipython_extension",
+    }
+    with pytest.raises(AttributeError):
+        kforge_nb.nothing_like_this  # noqa: B018
+
+
+def test_loading_the_extension_loads_no_torch():
+    """``%load_ext`` is instant: heavy rooms wait for the first command that needs them."""
+    code = (
+        "import sys; from IPython.core.interactiveshell import InteractiveShell as S; "
+        "s = S.instance(); before = set(sys.modules); s.run_line_magic('load_ext', 'kforge_nb'); "
+        "print([m for m in ('torch', 'pandas', 'ipywidgets', 'matplotlib') "
+        "if m in set(sys.modules) - before])"
+    )
+    out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+
+    assert out.stdout.strip() == "[]"
