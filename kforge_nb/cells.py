@@ -61,7 +61,7 @@ class CellWorkload:
             tree = ast.parse(plain, filename)
             last = None
             if tree.body and isinstance(tree.body[-1], ast.Expr):
-                expression = ast.Expression(tree.body.pop().value)  # type: ignore[attr-defined]
+                expression = ast.Expression(tree.body.pop().value)
                 last = compile(expression, filename, "eval", dont_inherit=True)
             return filename, compile(tree, filename, "exec", dont_inherit=True), last
         except SyntaxError as error:

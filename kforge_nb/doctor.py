@@ -124,7 +124,7 @@ def _compiler() -> Check:
     from kforge_nb.compilers.cpp import find_compiler
 
     compiler = find_compiler()
-    return Check("C++ compiler", "ok", str(compiler))
+    return Check("C++ compiler", "ok", f"{compiler.version} ({compiler.path})")
 
 
 def _openmp() -> Check:
@@ -162,31 +162,31 @@ def _launch_op() -> Check:
 
 
 def _runner() -> Check:
-    from kforge_nb.judge import runner
+    from kforge_nb.judge.binary import runner_binary
 
-    return Check("runner", "ok", f"builds: {runner.build()}")
+    return Check("runner", "ok", f"builds: {runner_binary()}")
 
 
 def _sandbox() -> Check:
-    from kforge_nb.judge import sandbox
+    from kforge_nb.judge.sandbox import detect
 
-    layers = sandbox.layers()
-    if layers:
-        return Check("sandbox", "ok", ", ".join(layers))
-    return Check("sandbox", "optional", "none beyond process limits on this machine")
+    facts = detect()
+    layers = [name for name, held in facts.items() if held is True or (name == "landlock" and held)]
+    if not layers:
+        return Check("sandbox", "optional", f"process limits only; {facts['statement']}")
+    return Check("sandbox", "ok", f"{', '.join(layers)}; {facts['statement']}")
 
 
 def _view() -> Check:
     missing = [p for p in ("ipywidgets", "anywidget") if _installed(p) is None]
     if missing:
         return Check("notebook view", "optional", "text only", f"pip install {' '.join(missing)}")
-    static = Path(__file__).parent / "view" / "static"
-    built = sorted(path.name for path in static.glob("*.js")) if static.is_dir() else []
-    if not built:
-        return Check(
-            "notebook view", "optional", "the live view is not built", "run `make lab` or reinstall"
-        )
-    return Check("notebook view", "ok", f"{', '.join(built)}; anywidget {_installed('anywidget')}")
+    from kforge_nb.view.live import why_no_widget
+
+    cure = why_no_widget()
+    if cure is not None:
+        return Check("notebook view", "optional", "static pages instead of the live view", cure)
+    return Check("notebook view", "ok", f"live, with anywidget {_installed('anywidget')}")
 
 
 def _store(store: str | Path | None) -> Check:

@@ -105,6 +105,7 @@ class KForgeMagics(Magics):
 
     def _optimize(self, values: dict[str, Any], body: str) -> Any:
         from kforge_nb import api
+        from kforge_nb.run.handle import Run
 
         bind = self._bind_name(values)
         if bind is not None and "name" not in values:
@@ -112,12 +113,12 @@ class KForgeMagics(Magics):
         wait = values.pop("wait", False)
         found = api.optimize(self._workload(body), **values)
         if bind is not None:
-            self.shell.user_ns[bind] = found
-        if values.get("dry_run", False):
+            self._names[bind] = found
+        if not isinstance(found, Run):
             return found
         found.show()
         if wait:
-            self._wait({"run": found})
+            self._wait({"run": found}, "")
         return None
 
     def _resume(self, values: dict[str, Any], body: str) -> Any:
@@ -128,7 +129,7 @@ class KForgeMagics(Magics):
         workload = self._workload(body) if body.strip() else None
         run = api.resume(self._named(name), workload, **values)
         if bind is not None:
-            self.shell.user_ns[bind] = run
+            self._names[bind] = run
         run.show()
 
     def _status(self, values: dict[str, Any], _body: str) -> None:
@@ -191,6 +192,13 @@ class KForgeMagics(Magics):
 
         return api.runs(**values)
 
+    @property
+    def _names(self) -> dict[str, Any]:
+        """The user's namespace."""
+        if self.shell is None:
+            raise BadInput("the magics need an IPython shell")
+        return self.shell.user_ns
+
     def _workload(self, body: str) -> Callable[[], Any]:
         from kforge_nb.cells import CellWorkload
 
@@ -202,7 +210,7 @@ class KForgeMagics(Magics):
 
         if isinstance(name, Run):
             return name
-        bound = self.shell.user_ns.get(name) if name else None
+        bound = self._names.get(name) if name else None
         return bound if isinstance(bound, Run) else name
 
     def _run(self, values: dict[str, Any]) -> Any:
@@ -221,7 +229,7 @@ class KForgeMagics(Magics):
         """Displays a result and binds it, or hands it to IPython's Out."""
         if bind is None:
             return result
-        self.shell.user_ns[bind] = result
+        self._names[bind] = result
         display(result)
         return None
 

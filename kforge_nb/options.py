@@ -155,7 +155,12 @@ class OptionSpec:
 
     def _convert(self, value: Any) -> Any:
         """The value as ``kind``, without any guessing (1.5 is no int, 1 no bool)."""
-        allowed = {bool: bool, int: (int, str), float: (int, float, str), str: (str, PathLike)}
+        allowed: dict[type, tuple[type, ...]] = {
+            bool: (bool,),
+            int: (int, str),
+            float: (int, float, str),
+            str: (str, PathLike),
+        }
         try:
             if isinstance(value, allowed[self.kind]) and (
                 self.kind is bool or not isinstance(value, bool)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import platform
 import time
 from importlib.metadata import PackageNotFoundError, version
+from os import PathLike
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -30,12 +31,12 @@ FILE = "runs.db"
 BEAT_S = 5.0
 
 
-def store_folder(chosen: str | Path | None = None) -> Path:
+def store_folder(chosen: str | PathLike[str] | None = None) -> Path:
     """Folder of the store: as chosen, or ``.kforge`` in the working folder."""
     return Path(chosen or DEFAULT_FOLDER).expanduser().absolute()
 
 
-def open_store(chosen: str | Path | None = None) -> Store:
+def open_store(chosen: str | PathLike[str] | None = None) -> Store:
     """The store of a folder; runs whose process died are marked as interrupted on the way.
 
     Raises StoreError when it cannot be opened.

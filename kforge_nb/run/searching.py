@@ -83,11 +83,12 @@ class Search:
                     self.judge_handed(handed)
                     continue
                 over = stopping.run(self._facts(), self.rules)
-                if over is None:
-                    self._retire()
-                    pick = allocate.next_target(self._states(), self.rates)
-                    over = pick.reason if isinstance(pick, allocate.Stop) else None
                 if over is not None:
+                    break
+                self._retire()
+                pick = allocate.next_target(self._states(), self.rates)
+                if isinstance(pick, allocate.Stop):
+                    over = pick.reason
                     break
                 self._grow(self._work(pick.index))
             for work in self.works:
