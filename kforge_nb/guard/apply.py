@@ -44,6 +44,8 @@ class Applied:
         for call in self.guarded:
             call.owner = self
         self._base = {h: launch.counters(h) for h in backend.handles.values()}
+        for handle in backend.handles.values():
+            launch.shadow_calls(handle, launch.SHADOW_CALLS)
 
     @property
     def modules(self) -> tuple[torch.nn.Module, ...]:
@@ -56,6 +58,8 @@ class Applied:
             return
         for call in self.guarded:
             call.before = call.module._compiled_call_impl
+            if isinstance(call.before, GuardedCall):
+                call.before.release()
             call.module._compiled_call_impl = call
         self.active = True
 
@@ -74,6 +78,7 @@ class Applied:
                 left.append(
                     f"{_label(call.module)} was compiled again after apply(); that was left alone"
                 )
+            call.release()
         self.active = False
         return left
 
@@ -147,7 +152,9 @@ class Applied:
         if call.new_hooks:
             where = ", ".join(path or "the module itself" for path in call.new_hooks[:5])
             found.append(f"{name}: hooks were added after apply() (on {where}), so it runs plain")
-        if call.bypassed:
+        if call.untraceable:
+            found.append(f"{name} cannot be compiled, so it runs plain: {call.untraceable}")
+        elif call.bypassed:
             found.append(
                 f"{name}: {call.bypassed} of {call.calls} calls ran no compiled graph; Dynamo's "
                 "recompile limit was reached, or the call cannot be traced"

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._guards import TracingContext
 
 from kforge_nb.errors import BadInput, KForgeError
 from kforge_nb.guard.accepted import Accepted
@@ -19,6 +20,7 @@ from kforge_nb.guard.policy import rest_compiler
 from kforge_nb.targets import partition, rewrite
 
 if TYPE_CHECKING:
+    import types
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from torch import fx
@@ -75,11 +77,13 @@ class Backend:
             except KForgeError as problem:
                 self.refused[fingerprint] = str(problem)
         self.calls = 0
+        self.codes: set[types.CodeType] = set()
 
     def __call__(
         self, gm: fx.GraphModule, example_inputs: list[Any], **_: Any
     ) -> Callable[..., Any]:
         """Compile one graph for Dynamo."""
+        self._remember_code()
         report = GraphReport(len(self.graphs), len(gm.graph.nodes), self.rest)
         self.graphs.append(report)
         if gradient_needed(gm, example_inputs):
@@ -87,6 +91,13 @@ class Backend:
             return self._counted(self._rest(gm, example_inputs, report), report)
         rewritten = self._rewrite(gm, example_inputs, report)
         return self._counted(self._rest(rewritten, example_inputs, report), report)
+
+    def _remember_code(self) -> None:
+        """Whose code object torch caches this graph on."""
+        context = TracingContext.try_get()
+        traced = getattr(context, "traced_code", None)
+        if traced:
+            self.codes.add(traced[0])
 
     def _rewrite(
         self, gm: fx.GraphModule, example_inputs: Sequence[Any], report: GraphReport

@@ -5,8 +5,9 @@ its recompile limit belong to code objects, so an installation shares neither wi
 ``torch.compile``, nor with other instances of the class, nor with earlier installations: stale code
 cannot run, twenty applies do not reach the limit of eight, and undo leaves nothing behind. (Torch
 2.13 has ``isolate_recompiles`` for this; torch 2.11 has nothing, and ``reset_code`` drops the
-user's compiled code as well.) Only frames that run after a graph break are cached by torch on the
-module's own code, where torch tells backends apart by identity, so these are never stale either.
+user's compiled code as well.) Only frames next to a graph break are cached by torch on the module's
+own code, where torch tells backends apart by identity, so these are never stale either; ``release``
+drops them, so that they do not fill up the limit.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._dynamo.exc import TorchDynamoException
 from torch.utils.hooks import RemovableHandle
 
 from kforge_nb.guard.policy import FIXED_SHAPES
@@ -27,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = ["GuardedCall", "hook_counts"]
 
+MAX_FAILURES = 2
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -56,8 +59,8 @@ class GuardedCall:
     ``compiled`` counts calls that reached at least one compiled graph, ``bypassed`` those that did
     not (recompile limit, nothing to compile), ``hooked`` those that ran plain because hooks were
     added after installation, which compiled code would not call. ``grown`` says that more shapes
-    came than are compiled one by one, so that symbolic graphs took over. ``before`` is what stood
-    in the module when ``owner`` installed this call.
+    came than are compiled one by one, so that symbolic graphs took over; ``untraceable`` why Dynamo
+    is no longer tried. ``before`` is what stood in the module when ``owner`` installed this call.
     """
 
     def __init__(self, module: torch.nn.Module, backend: Backend, dynamic: bool | None) -> None:
@@ -68,7 +71,8 @@ class GuardedCall:
         self.codes: list[types.CodeType] = []
         self.call = self._compile(dynamic)
         self.calls = self.compiled = self.bypassed = self.hooked = self.compiles = 0
-        self.grown = False
+        self.failures = 0
+        self.grown, self.untraceable = False, ""
         self._hooks = hook_counts(module)
         self._hook_id = RemovableHandle.next_id
         self._new_hooks = False
@@ -89,7 +93,15 @@ class GuardedCall:
             return self.module._call_impl(*args, **kwargs)
         backend = self.backend
         ran, seen = backend.calls, len(backend.graphs)
-        result = self.call(self.module, args, kwargs)
+        if self.untraceable:
+            self.bypassed += 1
+            return self.module._call_impl(*args, **kwargs)
+        try:
+            result = self.call(self.module, args, kwargs)
+        except TorchDynamoException as problem:
+            if backend.calls != ran:
+                raise  # a part has run, and may have changed something
+            return self._plain(problem, args, kwargs)
         if backend.calls == ran:
             self.bypassed += 1
         else:
@@ -97,6 +109,21 @@ class GuardedCall:
         if len(backend.graphs) != seen:
             self._compiled_again()
         return result
+
+    def _plain(self, problem: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Dynamo failed before anything ran: eager's result, or eager's own exception."""
+        result = self.module._call_impl(*args, **kwargs)
+        self.bypassed += 1
+        self.failures += 1
+        if self.failures >= MAX_FAILURES:
+            lines = str(problem).strip().splitlines() or [""]
+            self.untraceable = f"{type(problem).__name__}: {lines[0][:200]}"
+        return result
+
+    def release(self) -> None:
+        """Drop compiled code that sits on code objects of the module itself."""
+        for code in self.backend.codes - {*self.codes}:
+            torch._dynamo.reset_code(code)
 
     def _compiled_again(self) -> None:
         self.compiles += 1

@@ -60,7 +60,7 @@ REASONS = {
 }
 ALIGNMENT = 64
 SHADOW_CALLS = 2
-_QUIET = {7}  # what the user asked for is no news
+_QUIET = {7, 8}  # what the user asked for, and what has had its own warning, is no news
 _KIND = {"input": 0, "output": 1, "scratch": 2, "nthreads": 5}
 
 

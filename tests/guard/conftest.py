@@ -1,7 +1,5 @@
 """Small hand-written C++ kernels for the guard's tests, compiled once a test session."""
 
-# ruff: noqa: D102 (small modules whose class says what they are)
-
 from __future__ import annotations
 
 import os

@@ -1,7 +1,5 @@
 """The backend: traps of cutting and replacing, with each rest."""
 
-# ruff: noqa: D102 (small modules whose class says what they are)
-
 from __future__ import annotations
 
 import pytest
