@@ -22,6 +22,8 @@ _SECRET_NAME = re.compile(
     re.IGNORECASE,
 )
 _SHORTEST = 6
+_DEEPEST = 40
+_LARGEST = 2**64  # larger integers are no figures, and some readers choke on them
 _SHAPES = re.compile(
     r"\b(?:sk|pk|rk)-[A-Za-z0-9_-]{16,}"  # model providers
     r"|\bhf_[A-Za-z0-9]{20,}|\bgh[opsur]_[A-Za-z0-9]{20,}|\bgithub_pat_[A-Za-z0-9_]{20,}"
@@ -54,29 +56,35 @@ def scrubber(environment: Mapping[str, str] | None = None) -> Callable[[str], st
 def clean(value: Any, scrub: Callable[[str], str] | None = None) -> Any:
     """Plain JSON data equal to ``value``: tuples become lists, non-finite floats null.
 
+    What is nested too deep and integers that no reader could hold become null too.
+
+
     Args:
         value: Mappings, sequences, sets, numbers (numpy's too), strings, None; anything else
             becomes its text.
         scrub: What is done to each string, keys too; default :func:`scrubber`.
     """
-    return _clean(value, scrub or scrubber())
+    return _clean(value, scrub or scrubber(), 0)
 
 
-def _clean(value: Any, scrub: Callable[[str], str]) -> Any:
-    if value is None or isinstance(value, bool | int):
-        return value
+def _clean(value: Any, scrub: Callable[[str], str], level: int) -> Any:
+    if value is None or isinstance(value, bool) or level > _DEEPEST:
+        return None if level > _DEEPEST else value
+    if isinstance(value, int):
+        return int(value) if abs(value) < _LARGEST else None
     if isinstance(value, float):
         return float(value) if math.isfinite(value) else None
     if isinstance(value, str):
         return scrub(str(value).encode("utf-8", "replace").decode("utf-8"))
+    level += 1
     if isinstance(value, Mapping):
-        return {_clean(str(k), scrub): _clean(v, scrub) for k, v in value.items()}
+        return {_clean(str(k), scrub, 0): _clean(v, scrub, level) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_clean(v, scrub) for v in value]
+        return [_clean(v, scrub, level) for v in value]
     if isinstance(value, set | frozenset):
-        return sorted((_clean(v, scrub) for v in value), key=str)
+        return sorted((_clean(v, scrub, level) for v in value), key=str)
     item = getattr(value, "item", None)
-    return _clean(item() if callable(item) else str(value), scrub)
+    return _clean(item() if callable(item) else str(value), scrub, level)
 
 
 def depth(value: Any, limit: int) -> int:

@@ -2,16 +2,25 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
 from sqlite3 import Row
 from typing import Any
 
 from kforge_nb.errors import StoreError
+from kforge_nb.judge.evaluation import Verdict
 from kforge_nb.store.base import insert
 from kforge_nb.store.log import LogRecords
 from kforge_nb.store.records import dump, load, now
 
 __all__ = ["NodeRecords"]
+
+_NODE = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})")
+_ACTIONS = frozenset({"draft", "repair", "optimise", "restart"})
+_VERDICTS = frozenset(map(str, Verdict))
+_LANGUAGES = frozenset({"cpp", "cuda", "cuda_extension"})
+_TARGET_STATES = frozenset({"waiting", "searching", "done", "skipped", "failed"})
+_GRANULARITIES = frozenset({"op", "module", "region"})
 
 
 class NodeRecords(LogRecords):
@@ -32,6 +41,9 @@ class NodeRecords(LogRecords):
             record: As in ``targets`` of the run document (the index may be left out).
             files: What is needed to build the target again: its document, folder of inputs, ….
         """
+        _check(record, state=_TARGET_STATES, granularity=_GRANULARITIES)
+        if index < 0:
+            raise StoreError(f"a target's index must not be negative, this one is {index}")
         with self.database.write() as c:
             self._must_exist(c, run)
             values = (run, index, str(record["fingerprint"]), dump(record), dump(files or {}))
@@ -46,6 +58,7 @@ class NodeRecords(LogRecords):
         """Set some fields of a target's record (state, state_reason, best, …)."""
         with self.database.write() as c:
             record = {**self.target(run, index)["record"], **fields}
+            _check(record, state=_TARGET_STATES, granularity=_GRANULARITIES)
             columns = {"record": dump(record), "fingerprint": str(record["fingerprint"])}
             self._update("targets", columns, "run = ? AND idx = ?", (run, index), "")
             self._touch(c, run)
@@ -108,6 +121,12 @@ class NodeRecords(LogRecords):
         Raises:
             StoreError: The node exists, or its target or parent does not.
         """
+        _check(candidate, language=_LANGUAGES)
+        _check(
+            {"verdict": "", **evaluation, "action": action or ""},
+            action=_ACTIONS,
+            verdict=_VERDICTS,
+        )
         rest = {k: v for k, v in candidate.items() if k != "source"}
         found = {k: v for k, v in evaluation.items() if k != "log"}
         with self.database.write() as c:
@@ -117,7 +136,7 @@ class NodeRecords(LogRecords):
                 "run": run,
                 "id": node,
                 "target": target,
-                "number": _number(node),
+                "number": _number(node, target),
                 "parent": parent,
                 "action": action,
                 "digest": str(candidate.get("digest", "")),
@@ -197,8 +216,17 @@ class NodeRecords(LogRecords):
         return {**found, "candidate": candidate, "evaluation": evaluation}
 
 
-def _number(node: str) -> int:
-    number = node.rpartition(".")[2]
-    if not number.isascii() or not number.isdigit():
-        raise StoreError(f"{node!r} is no node id; it must be TARGET.NUMBER")
-    return int(number)
+def _number(node: str, target: int) -> int:
+    found = _NODE.fullmatch(node)
+    if found is None or int(found[1]) != target:
+        raise StoreError(
+            f"{node!r} is no id of a node of target {target}; it must be TARGET.NUMBER"
+        )
+    return int(found[2])
+
+
+def _check(record: Mapping[str, Any], **allowed: frozenset[str]) -> None:
+    """Refuse a word that the run document does not know, before it is kept."""
+    for key, words in allowed.items():
+        if record.get(key) is not None and record[key] not in words:
+            raise StoreError(f"{record[key]!r} is no {key}; there are {', '.join(sorted(words))}")

@@ -100,20 +100,23 @@ def _check_version(data: Any, where: str) -> None:
 
 def _why(error: Any) -> str:
     rule, want = error.validator, error.validator_value
+    names = want if isinstance(want, list) else [want]
     words = {
         "additionalProperties": "has fields that are not allowed",
-        "required": f"lacks a field: {error.message}",
-        "type": f"must be {want if isinstance(want, str) else ' or '.join(map(str, want))}",
+        "required": "lacks a field",
+        "type": "must be " + " or ".join("null" if n is None else str(n) for n in names),
         "maxLength": f"is longer than {want}",
         "maxItems": f"has more than {want} entries",
         "maxProperties": f"has more than {want} fields",
         "minimum": f"is below {want}",
         "maximum": f"is above {want}",
         "pattern": f"does not match {want}",
-        "enum": f"must be one of {want}",
+        "enum": "must be one of " + ", ".join(map(str, names)),
         "const": f"must be {want!r}",
     }
     text = words.get(rule) or f"breaks the rule {rule!r}"
+    if rule == "required" and isinstance(error.instance, dict):
+        text += ": " + ", ".join(n for n in names if n not in error.instance)
     if rule == "additionalProperties" and isinstance(error.instance, dict):
         extra = sorted(set(error.instance) - set(error.schema.get("properties", ())))
         text += ": " + ", ".join(_short(e) for e in extra[:5])
@@ -194,7 +197,9 @@ def _fit_object(value: Any, rule: Mapping[str, Any]) -> dict[str, Any]:
 
 def _fit_number(value: Any, rule: Mapping[str, Any]) -> float | int | None:
     whole = rule["type"] == "integer"
-    if not isinstance(value, int | float) or not math.isfinite(value):
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return 0 if whole else None
+    if isinstance(value, float) and not math.isfinite(value):
         return 0 if whole else None
     number = int(value) if whole else value
     return min(max(number, rule.get("minimum", number)), rule.get("maximum", number))

@@ -90,8 +90,8 @@ TARGETS = [
         1_207_959_552,
         (16, 64, 1536),
         [f"encoder.layer.{i}.intermediate.dense" for i in range(6)],
-        "def forward(self, in0, in1, in2):\n    linear = torch.nn.functional.linear(in0, in1, in2)\n"
-        "    return (linear,)\n",
+        "def forward(self, in0, in1, in2):\n    linear = "
+        "torch.nn.functional.linear(in0, in1, in2)\n    return (linear,)\n",
         "skipped",
         "a library call does this; single vendor operations are left alone",
     ),
