@@ -86,20 +86,17 @@ def launcher(
     spec = target.outputs[0]
     dtype = getattr(torch, spec.dtype)
     scratch = {
-        name: torch.empty([int(n) for n in item.shape], dtype=getattr(torch, item.dtype))
+        name: ([int(n) for n in item.shape], getattr(torch, item.dtype))
         for name, item in candidate.plan.scratch.items()
     }
-    fixed = {name: tensor.data_ptr() for name, tensor in scratch.items()}
     positions = {f"in{i}": i for i in range(len(target.inputs))}
 
     def call(*inputs: torch.Tensor) -> torch.Tensor:
         out = torch.empty_strided(spec.shape, spec.stride, dtype=dtype)
+        buffers = {name: torch.empty(size, dtype=kind) for name, (size, kind) in scratch.items()}
+        buffers["out0"] = out
         pointers = [
-            out.data_ptr()
-            if name == "out0"
-            else fixed[name]
-            if name in fixed
-            else inputs[positions[name]].data_ptr()
+            (buffers[name] if name in buffers else inputs[positions[name]]).data_ptr()
             for name in kernel.args[:-1]
         ]
         function(*pointers, threads)

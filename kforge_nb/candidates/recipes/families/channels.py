@@ -137,6 +137,7 @@ class GroupNorm:
         moves["tile"] = [2048, 4096, 1024, 8192]
         moves["ahead"] = [0, 512, 1024]
         moves["back"] = [True, False]
+        moves["next_kb"] = [256, 0, 64, 1024]
         return moves
 
     def emit(self, match: Match, params: Params) -> Candidate:
@@ -155,6 +156,7 @@ class GroupNorm:
             "U": ("int", params["unroll"]),
             "AHEAD": ("int64_t", params["ahead"]),
             "BACK": ("bool", params["back"]),
+            "NEXT": ("int64_t", params["next_kb"] * 1024 // (4 * tile)),
             "EPS": ("float", literal(eps)),
         }
         texts = [

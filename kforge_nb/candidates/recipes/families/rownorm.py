@@ -61,6 +61,7 @@ class RowNorm:
         size = sum(prod(o.shape) * (4 if o.dtype == "float32" else 2) for o in match.target.outputs)
         moves = render.common_parameters(size, code.streamable())
         moves["ahead"] = [1, 0, 2]
+        moves["overlap"] = [True, False]
         if self.name in ("layer_norm", "rms_norm"):
             moves["keep"] = [True] if len(match.target.outputs) > 1 else [True, False]
         return moves
@@ -76,6 +77,7 @@ class RowNorm:
             "C": ("int64_t", code.domain.length),
             "U": ("int", params["unroll"]),
             "AHEAD": ("int64_t", params["ahead"]),
+            "OVERLAP": ("bool", params["overlap"]),
         }
         if self.name in ("softmax", "log_softmax"):
             constants["LOG"] = ("bool", self.name == "log_softmax")

@@ -43,7 +43,11 @@ template <bool S> static void rows(const Args& a, int64_t first, int64_t last) {
       const int64_t at = BACK ? PER * TILES - 1 - t : t;
       const Row p(a, g * PER + at / TILES);
       const int64_t b = at % TILES * TILE;
+      const bool early = t < NEXT && g + 1 < TASKS;  // tile t of the next group comes early
+      const Row q(a, early ? (g + 1) * PER + t / TILES : g * PER);
+      const int64_t shift = t % TILES * TILE;
       sweep<U>(b + TILE < C ? TILE : C - b, [&](int64_t i, int, auto l) KF_INNER {
+        if (NEXT > 0 && early) touch(q, shift + i);
         after<S>(p, b + i, (before<S>(p, b + i, l) - middle) * scale, l);
       });
     }

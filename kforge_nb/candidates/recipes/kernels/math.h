@@ -1,8 +1,6 @@
 // exp, sigmoid, tanh, the normal distribution and what activations need of them. Polynomials are
 // our own minimax fits; the comments give their relative error before rounding.
-KF_INLINE vf vexp(vf x) {
-  // NaN passes (it is the second operand), the ends give 0 and infinity through scale2.
-  x = vmin(set(90.0f), vmax(set(-105.0f), x));
+KF_INLINE vf exp_reduced(vf x) {
   const vf n = round_int(x * set(1.44269504088896f));
   vf r = madd(n, set(-0.693145751953125f), x);
   r = madd(n, set(-1.42860677e-6f), r);
@@ -11,9 +9,11 @@ KF_INLINE vf vexp(vf x) {
   q = madd(q, r, set(4.166845679e-02f));
   q = madd(q, r, set(1.666651479e-01f));
   q = madd(q, r, set(4.999999305e-01f));
-  const vf p = madd(r * r, q, r) + set(1.0f);
-  return scale2(p, n);
+  return scale2(madd(r * r, q, r) + set(1.0f), n);
 }
+// NaN passes (it is the second operand), the ends give 0 and infinity through scale2.
+KF_INLINE vf vexp(vf x) { return exp_reduced(vmin(set(90.0f), vmax(set(-105.0f), x))); }
+KF_INLINE vf vexp_falling(vf x) { return exp_reduced(vmax(set(-105.0f), x)); }  // x <= 0 or NaN
 
 KF_INLINE vf sigmoid(vf x) { return set(1.0f) / (set(1.0f) + vexp(-x)); }
 KF_INLINE vf silu(vf x) { return x / (set(1.0f) + vexp(-x)); }
