@@ -18,10 +18,8 @@ from kforge_nb.candidates.recipes.generator.ir import (
     Const,
     Input,
     Node,
-    Piecewise,
     Point,
     Unsupported,
-    View,
 )
 from kforge_nb.candidates.recipes.generator.trace import aten_graph
 from kforge_nb.targets.target import Target
@@ -116,9 +114,15 @@ def _call(node: fx.Node, env: dict[fx.Node, Any], choices: Choices, operators: s
     operators.add(call.name)
     env[node] = _handler(call)(call)
     if name.endswith("_") and isinstance(node.args[0], fx.Node):
-        if isinstance(env[node.args[0]], Input | View | Piecewise):
+        if _is_view(node.args[0]):
             raise Unsupported(f"{name} on an input or a view")
         env[node.args[0]] = env[node]  # an in-place form on a value of the region itself
+
+
+def _is_view(node: fx.Node) -> bool:
+    """Whether the value shares memory with another value of the graph."""
+    schema = getattr(node.target, "_schema", None)
+    return schema is None or any(r.alias_info and not r.alias_info.is_write for r in schema.returns)
 
 
 def _describe(

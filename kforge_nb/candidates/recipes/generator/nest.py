@@ -52,10 +52,14 @@ class Pass:
 
 @dataclass(eq=False)
 class Variant:
-    """A nest for one segment of the rows (most have only one)."""
+    """A nest for one segment of the rows (most have only one).
+
+    With ``block`` the only loop of the only pass is cut into tasks of so many elements.
+    """
 
     rows: list[Sym]
     passes: list[Pass]
+    block: int = 0
 
 
 @dataclass(eq=False)
