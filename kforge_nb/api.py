@@ -57,6 +57,7 @@ def optimize(
     patience: int | None = None,
     baseline: str | None = None,
     rest: str | None = None,
+    guard_time: float | None = None,
     seed: int | None = None,
     engine: str | None = None,
     store: str | PathLike[str] | None = None,

@@ -76,6 +76,9 @@ class OptimizeOptions:
     rest: str = _option(
         "auto", "how the remaining graph runs; auto measures and recommends", str, choices=RESTS
     )
+    guard_time: float = _option(
+        180.0, "seconds, about, that measuring in the model may take", float, low=0
+    )
     seed: int = _option(0, "makes the search repeatable", int)
     engine: str = _option("local", "where candidates are judged", str, choices=("local",))
     store: str | None = _option(

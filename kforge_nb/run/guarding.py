@@ -1,0 +1,156 @@
+"""The guard stage: the winners go into the model on trial, and every target gets its decision.
+
+Kernels that the judge accepted are measured in the live model by :mod:`kforge_nb.guard.decide`;
+what it says is stored with its evidence. Targets without an accepted kernel are decided here, in
+the words of the search: they stay original.
+"""
+
+from __future__ import annotations
+
+from dataclasses import asdict, is_dataclass
+from typing import TYPE_CHECKING, Any
+
+from kforge_nb.compilers import cpp
+from kforge_nb.errors import MissingTool
+from kforge_nb.judge.evaluation import Verdict
+from kforge_nb.run.reload import target_of
+from kforge_nb.settings import cache_dir
+
+if TYPE_CHECKING:
+    from kforge_nb.candidates.candidate import Candidate
+    from kforge_nb.guard.accepted import Accepted
+    from kforge_nb.guard.decide import GuardReport
+    from kforge_nb.run.conductor import Conductor
+    from kforge_nb.run.record import Record
+    from kforge_nb.run.work import Work
+    from kforge_nb.targets.target import Target
+
+__all__ = ["guard_stage", "installed_kernels"]
+
+
+def guard_stage(conductor: Conductor) -> str:
+    """Measures, decides and stores; returns the summary in one line.
+
+    Raises Stopped when the run is stopped meanwhile; then no decision is stored.
+    """
+    winners = {w.index: node for w in conductor.works if (node := _winner(w)) is not None}
+    kernels = {
+        work.index: _kernel(conductor.record, work.target, winners[work.index])
+        for work in conductor.works
+        if work.index in winners
+    }
+    report = _measure(conductor, list(kernels.values())) if kernels else None
+    conductor.control.checkpoint()
+    installed = _store(conductor, winners, report)
+    total = len(conductor.record.store.targets(conductor.record.id))
+    return f"{installed} of {total} targets are replaced"
+
+
+def installed_kernels(record: Record) -> list[Accepted]:
+    """The kernels that the guard decided to install, compiled on this machine (from the cache).
+
+    Raises DocumentError or StoreError when the store is damaged, MissingTool without a compiler.
+    """
+    found = []
+    for decision in record.store.decisions(record.id):
+        if decision["installed"]:
+            target = target_of(record, decision["target"])
+            found.append(_kernel(record, target, decision["node"]))
+    return found
+
+
+def _winner(work: Work) -> str | None:
+    """The node of a target's accepted candidate, if there is one."""
+    best = work.tree.best()
+    if best is None or best.evaluation is None:
+        return None
+    return best.id if best.evaluation.verdict is Verdict.ACCEPTED else None
+
+
+def _kernel(record: Record, target: Target, node_id: str) -> Accepted:
+    from kforge_nb.guard.accepted import Accepted
+
+    evidence = record.store.node(record.id, node_id)["evaluation"]
+    candidate = record.candidate(node_id)
+    return Accepted.of_target(target, candidate, _library(candidate), evidence)
+
+
+def _library(candidate: Candidate) -> Any:
+    built = cpp.build(candidate.source, candidate.plan.kernels[0].name, cache=cache_dir() / "cpp")
+    if isinstance(built, cpp.CompileFailed):
+        raise MissingTool(
+            f"an accepted kernel ({candidate.title}) does not compile any more: {built.distilled}; "
+            "was the compiler changed? `%kforge doctor` checks it"
+        )
+    return built.library
+
+
+def _measure(conductor: Conductor, kernels: list[Accepted]) -> GuardReport:
+    """Measures in the live model; the user is told, since it may slow other cells down."""
+    from kforge_nb.guard.decide import decide
+
+    workload, options = conductor.workload, conductor.options
+    if workload is None:
+        raise ValueError("the guard needs the workload")
+    return decide(
+        workload,
+        kernels,
+        options.rest,
+        lambda text, _share: conductor.say("guarding", text),
+        stop=conductor.control.stop,
+        time_limit=options.guard_time,
+        against_compile=options.baseline == "compile",
+        seed=options.seed,
+    )
+
+
+def _store(conductor: Conductor, winners: dict[int, str], report: GuardReport | None) -> int:
+    """All decisions in one transaction; how many kernels are installed."""
+    record, store = conductor.record, conductor.record.store
+    found = {d.target_fingerprint: d for d in report.decisions} if report else {}
+    installed = 0
+    with store.transaction():
+        store.clear_decisions(record.id)
+        for row in store.targets(record.id):
+            decision = _decision(row, winners, found)
+            installed += decision["installed"]
+            store.set_decision(record.id, row["index"], decision)
+        if report is not None:
+            data = report.to_document()
+            store.set_whole(record.id, data["whole"])
+            store.update_run(
+                record.id,
+                fidelity=data["fidelity"],
+                recommendation=data["recommendation"],
+            )
+    return installed
+
+
+def _decision(
+    row: dict[str, Any], winners: dict[int, str], found: dict[str, Any]
+) -> dict[str, Any]:
+    """One decision as in the run document."""
+    index, decided = row["index"], found.get(row["fingerprint"])
+    base = {"target": index, "fingerprint": row["fingerprint"], "node": winners.get(index)}
+    if decided is None:
+        why = row["record"].get("state_reason") or "not searched"
+        reason = f"kept original: no candidate was accepted ({why})"
+        if row["record"].get("state") == "skipped":
+            reason = f"kept original: {why}"
+        empty = dict.fromkeys(("isolated", "in_model", "fidelity"))
+        return {**base, **empty, "installed": False, "reason": reason}
+    return {
+        **base,
+        "installed": decided.installed,
+        "reason": decided.reason,
+        "isolated": _plain(decided.isolated),
+        "in_model": _plain(decided.in_model),
+        "fidelity": decided.fidelity,
+    }
+
+
+def _plain(comparison: Any) -> dict[str, Any] | None:
+    if comparison is None:
+        return None
+    data = asdict(comparison) if is_dataclass(comparison) else dict(comparison)
+    return {k: data[k] for k in ("ratio", "low", "high", "ours_us", "against_us") if k in data}
