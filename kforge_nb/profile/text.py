@@ -1,0 +1,75 @@
+"""A profile as plain text: what a terminal, a log or a notebook without HTML shows."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from kforge_nb.profile.table import Profile, Row
+
+__all__ = ["HEADINGS", "cells", "profile_text", "summary", "time_text"]
+
+HEADINGS = ("#", "target", "family", "calls", "each", "share", "headroom", "ceiling", "variant")
+LIMIT = 30
+
+
+def time_text(us: float | None) -> str:
+    """Microseconds as µs, ms or s with three digits."""
+    if us is None:
+        return "–"
+    for unit, size in (("s", 1e6), ("ms", 1e3)):
+        if us >= size:
+            return f"{us / size:.3g} {unit}"
+    return f"{us:.3g} µs"
+
+
+def summary(profile: Profile) -> str:
+    """One sentence: how long, on what, and whether launches are the problem."""
+    names = ", ".join(m["name"] for m in profile.to_document()["workload"]["modules"])
+    text = (
+        f"{names}: {time_text(profile.wall_us)} a run on {profile.device.get('name', 'unknown')}, "
+        f"{time_text(profile.device_us)} of it computing"
+    )
+    return text + ("; launch-bound" if profile.launch_bound else "")
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """The texts of one line, in the order of ``HEADINGS``."""
+    share = f"{row.share:.1%}" if row.share is not None else "–"
+    headroom = f"{row.headroom:.1f}×" if row.headroom is not None else "–"
+    ceiling = f"{row.ceiling:.3f}×" if row.ceiling is not None else "–"
+    return (
+        str(row.index), row.name, row.family, str(row.calls), time_text(row.mean_us), share,
+        headroom, ceiling, row.variant,
+    )  # fmt: skip
+
+
+def profile_text(profile: Profile, limit: int = LIMIT) -> str:
+    """The summary, the ``limit`` largest targets as a table, and the notes."""
+    lines = [summary(profile), ""]
+    shown = profile.rows[:limit]
+    lines += _table([HEADINGS, *(cells(row) for row in shown)])
+    if len(profile.rows) > limit:
+        lines.append(f"… and {len(profile.rows) - limit} more in .table")
+    if not profile.rows:
+        lines.append("no targets: nothing in this workload can be replaced at this granularity")
+    lines += [f"note: {text}" for text in profile.notes]
+    return "\n".join(lines)
+
+
+def _table(rows: Sequence[Sequence[str]]) -> list[str]:
+    wide = [[_short(cell, 44) for cell in row] for row in rows]
+    widths = [max(len(row[c]) for row in wide) for c in range(len(HEADINGS))]
+    left = {1, 2, 8}
+    return [
+        "  ".join(
+            cell.ljust(widths[c]) if c in left else cell.rjust(widths[c])
+            for c, cell in enumerate(row)
+        ).rstrip()
+        for row in wide
+    ]
+
+
+def _short(text: str, limit: int) -> str:
+    return text if len(text) <= limit else text[: limit - 1] + "…"

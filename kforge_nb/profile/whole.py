@@ -1,0 +1,110 @@
+"""Time of the whole workload: its recorded module calls replayed, wall and device."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import torch
+
+from kforge_nb.profile.device import kind_of, synchronize
+from kforge_nb.profile.timing import quiet_gc, quiet_value
+from kforge_nb.workload.calls import ModuleCall
+from kforge_nb.workload.capture import Workload
+
+__all__ = ["device_of", "device_us", "wall_us"]
+
+
+def device_of(workload: Workload) -> str:
+    """The device that the workload's modules live on (the first parameter, buffer or argument)."""
+    for call in workload.calls:
+        tensors = [*call.module.parameters(), *call.module.buffers()]
+        tensors += [a for a in (*call.args, *call.kwargs.values()) if isinstance(a, torch.Tensor)]
+        if tensors:
+            return str(tensors[0].device)
+    return "cpu"
+
+
+def wall_us(workload: Workload, *, seconds: float = 3.0) -> float:
+    """Microseconds of all recorded calls of one run: lower quartiles of replays, times their counts.
+
+    Arguments are copied outside the clock. The user's own code between the calls is not in it.
+    """
+    device = device_of(workload)
+    per_call = seconds / len(workload.calls)
+    return sum(call.count * _call_us(call, device, per_call) for call in workload.calls)
+
+
+def _call_us(call: ModuleCall, device: str, seconds: float) -> float:
+    samples: list[float] = []
+    deadline = time.perf_counter() + seconds
+    with quiet_gc(), call.grad_state.restored():
+        _timed(call, device)
+        while len(samples) < 3 or (time.perf_counter() < deadline and len(samples) < 20):
+            samples.append(_timed(call, device))
+    return quiet_value(samples)
+
+
+def _timed(call: ModuleCall, device: str) -> float:
+    args, kwargs = call.fresh_args()
+    synchronize(device)
+    start = time.perf_counter()
+    call.module(*args, **kwargs)
+    synchronize(device)
+    return (time.perf_counter() - start) * 1e6
+
+
+def device_us(workload: Workload) -> float:
+    """Microseconds that the device computes during one run, by torch's profiler.
+
+    On a GPU the sum of kernel times; on a CPU the operators' own times less what one tiny operator
+    takes (dispatch and the profiler itself), so that what is left is work on data.
+    """
+    device = device_of(workload)
+    total = 0.0
+    for call in workload.calls:
+        total += call.count * _profiled(call.run, device)
+    return total
+
+
+def _profiled(run: Callable[[], Any], device: str) -> float:
+    """Own time of all operators, µs; on a CPU the overhead is taken off."""
+    from torch.profiler import ProfilerActivity, profile
+
+    cuda = kind_of(device) == "cuda"
+    activities = [ProfilerActivity.CUDA] if cuda else [ProfilerActivity.CPU]
+    run()
+    with _silent_kineto(), profile(activities=activities) as recorded:
+        run()
+        synchronize(device)
+    if cuda:
+        return float(sum(e.self_device_time_total for e in recorded.key_averages()))
+    tiny = _tiny_us(profile, activities)
+    events = [e for e in recorded.key_averages() if e.key.startswith("aten::")]
+    return float(sum(max(e.self_cpu_time_total - tiny * e.count, 0.0) for e in events))
+
+
+@contextmanager
+def _silent_kineto() -> Iterator[None]:
+    """Kineto writes two lines to stderr at each start unless its log level says otherwise."""
+    name = "KINETO_LOG_LEVEL"
+    before = os.environ.get(name)
+    os.environ.setdefault(name, "6")
+    try:
+        yield
+    finally:
+        if before is None:
+            os.environ.pop(name, None)
+
+
+def _tiny_us(profile: Any, activities: list[Any]) -> float:
+    """Own time of an operator that has next to nothing to do, under the profiler."""
+    small = torch.ones(8)
+    with _silent_kineto(), profile(activities=activities) as recorded:
+        for _ in range(200):
+            small.neg()
+    events = [e for e in recorded.key_averages() if e.key.startswith("aten::")]
+    return sum(e.self_cpu_time_total for e in events) / max(1, sum(e.count for e in events))
