@@ -95,7 +95,7 @@ function Leaf({ placed, best, selected, onSelect }: LeafProps): JSX.Element {
       aria-level={level}
       aria-selected={selected}
       aria-label={spoken(item, best)}
-      tabIndex={selected ? 0 : -1}
+      tabindex={selected ? 0 : -1}
       transform={`translate(${x} ${y})`}
       class={selected ? "kforge-leaf on" : "kforge-leaf"}
       onClick={choose}
