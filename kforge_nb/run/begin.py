@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from kforge_nb.errors import BadInput, KForgeError, MissingTool
 from kforge_nb.options import OptimizeOptions
 from kforge_nb.run import live, reload
-from kforge_nb.run.choice import Choice, choose_targets
+from kforge_nb.run.choice import Choice, choose_targets, trusted_headroom
 from kforge_nb.run.conductor import Conductor
 from kforge_nb.run.handle import Run
 from kforge_nb.run.record import Record, open_store, versions
@@ -183,7 +183,7 @@ def _add_target(record: Record, row: Any, document: dict[str, Any], choice: Choi
         Tree(row.index),
         record,
         share=row.share or 0.0,
-        headroom=row.headroom or 1.0,
+        headroom=trusted_headroom(row),
         mean_us=row.mean_us,
         roofline_us=row.roofline_us,
     )

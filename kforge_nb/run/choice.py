@@ -9,13 +9,20 @@ from typing import Protocol
 from kforge_nb.errors import BadInput
 from kforge_nb.options import OptimizeOptions, did_you_mean
 
-__all__ = ["Choice", "Row", "choose_targets"]
+__all__ = ["Choice", "Row", "Times", "choose_targets", "trusted_headroom"]
 
 SMALLEST_SHARE = 0.005
 """Below this part of the workload's time even an infinitely fast kernel goes unnoticed."""
 
+BELIEVABLE = 0.95
+"""A measured time below this part of the roofline's shows that the roofline does not bind."""
+
 SMALLEST_HEADROOM = 1.1
 """Below this distance from the roofline there is nothing to win."""
+
+
+UNKNOWN_HEADROOM = 1.5
+"""What a target is taken to have where its roofline is not known."""
 
 
 class Row(Protocol):
@@ -42,8 +49,20 @@ class Row(Protocol):
         """Part of the workload's time, 0 … 1."""
 
     @property
-    def headroom(self) -> float | None:
-        """Measured time over roofline time."""
+    def mean_us(self) -> float | None:
+        """Measured time of one call, µs."""
+
+    @property
+    def roofline_us(self) -> float | None:
+        """Least time of one call on this device, µs."""
+
+
+@dataclass(frozen=True, slots=True)
+class Times:
+    """Measured and least time of one call, µs."""
+
+    mean_us: float | None
+    roofline_us: float | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,8 +98,20 @@ def choose_targets(
     return [_beyond_top(c, position, options.top) for position, c in enumerate(found)]
 
 
+def trusted_headroom(row: Row | Times) -> float | None:
+    """Measured time over roofline time, where the two agree with physics; else None.
+
+    A target that runs clearly faster than its roofline says that the roofline does not bind it (its
+    data stay in a cache, or the calibration met a busy machine), so it says nothing.
+    """
+    if not row.mean_us or not row.roofline_us:
+        return None
+    found = row.mean_us / row.roofline_us
+    return max(found, 1.0) if found > BELIEVABLE else None
+
+
 def _gain(row: Row) -> float:
-    headroom = row.headroom if row.headroom and row.headroom > 0 else 1.0
+    headroom = trusted_headroom(row) or UNKNOWN_HEADROOM
     return max((row.share or 0.0) * (1.0 - 1.0 / headroom), 0.0)
 
 
@@ -93,8 +124,9 @@ def _why_not(row: Row, options: OptimizeOptions, asked: set[int]) -> str | None:
         return "a vendor library computes it, which a generated kernel rarely beats"
     if row.share is not None and row.share < SMALLEST_SHARE:
         return f"takes only {row.share:.2%} of the workload's time"
-    if row.headroom is not None and row.headroom < SMALLEST_HEADROOM:
-        return f"already runs at its roofline (headroom {row.headroom:.2f}×)"
+    headroom = trusted_headroom(row)
+    if headroom is not None and headroom < SMALLEST_HEADROOM:
+        return f"already runs at its roofline (headroom {headroom:.2f}×)"
     return None
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kforge_nb.errors import BadInput
+from kforge_nb.run.choice import Times, trusted_headroom
 from kforge_nb.run.work import Work
 from kforge_nb.search.tree import Tree
 from kforge_nb.targets.document import target_from_document
@@ -70,15 +71,16 @@ def _target(record: Record, row: dict[str, Any]) -> Target:
 def _work(record: Record, row: dict[str, Any]) -> Work:
     entry, index = row["record"], row["index"]
     state = entry.get("state", "waiting")
+    mean, roofline = entry.get("mean_us"), entry.get("roofline_us")
     return Work(
         index,
         _target(record, row),
         Tree.restore(index, record.store.nodes(record.id, index)),
         record,
         share=entry.get("share") or 0.0,
-        headroom=entry.get("headroom") or 1.0,
-        mean_us=entry.get("mean_us"),
-        roofline_us=entry.get("roofline_us"),
+        headroom=trusted_headroom(Times(mean, roofline)),
+        mean_us=mean,
+        roofline_us=roofline,
         state=state,
         reason=entry.get("state_reason", ""),
         confirmed=entry.get("best") if state == "done" else None,

@@ -7,6 +7,7 @@ made of the pure rules of :mod:`kforge_nb.search`; nothing is decided here but t
 
 from __future__ import annotations
 
+import math
 import random
 import time
 from collections.abc import Callable
@@ -15,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from kforge_nb.errors import KForgeError, MissingTool, StoreError
 from kforge_nb.judge.evaluation import Evaluation, Verdict
 from kforge_nb.proposers.protocol import Refusal, Request
+from kforge_nb.run.choice import UNKNOWN_HEADROOM
 from kforge_nb.run.control import Stopped
 from kforge_nb.search import allocate, mcts, stopping
 
@@ -29,6 +31,9 @@ if TYPE_CHECKING:
     from kforge_nb.search.mcts import Choice
 
 __all__ = ["Search"]
+
+STEP = 1.25
+"""Where no roofline is known, the best so far is taken to have this much above it."""
 
 CONFIRM_AT_MOST = 3
 """Runners-up that are timed again when the winner does not hold up on fresh samples."""
@@ -56,7 +61,6 @@ class Search:
         self.works, self.options, self.record, self.control = works, options, record, control
         self.benches, self.proposer, self.device, self.changed = benches, proposer, device, changed
         self.rules = stopping.RunRules(options.budget, options.max_cost, options.time_limit)
-        self.target_rules = stopping.TargetRules(patience=options.patience)
         self.rates = allocate.Rates()
         self._begun = time.monotonic()
         self._before = seconds_before
@@ -187,14 +191,16 @@ class Search:
         """Settles the targets that have had enough."""
         for work in self.works:
             if work.open:
-                why = stopping.target(
-                    work.tree,
-                    self.target_rules,
-                    eager_us=work.mean_us,
-                    roofline_us=work.roofline_us,
-                )
+                why = stopping.target(work.tree, self._rules_of(work))
                 if why is not None:
                     self._settle(work, why)
+
+    def _rules_of(self, work: Work) -> stopping.TargetRules:
+        """A roofline that does not bind ends no search."""
+        patience = self.options.patience
+        if work.headroom is None:
+            return stopping.TargetRules(roofline=math.inf, patience=patience)
+        return stopping.TargetRules(patience=patience)
 
     def _settle(self, work: Work, reason: str) -> None:
         """Confirms the winner on fresh samples and closes the target."""
@@ -249,13 +255,14 @@ class Search:
     def _state(self, work: Work) -> allocate.TargetState:
         best = work.tree.best()
         found = best.evaluation if best else None
-        speedup = found.speedup if found and found.verdict is Verdict.ACCEPTED else None
+        accepted = found is not None and found.verdict is Verdict.ACCEPTED
+        reached = max((found.speedup or 1.0) if found and accepted else 1.0, 1.0)
         return allocate.TargetState(
             work.index,
             work.target.family,
             work.share,
-            work.headroom,
-            best=max(speedup or 1.0, 1.0),
+            work.headroom or max(UNKNOWN_HEADROOM, reached * STEP),
+            best=reached,
             attempts=len(work.tree),
             gains=self._gains(work),
             dry=stopping.dry(work.tree),

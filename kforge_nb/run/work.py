@@ -21,7 +21,8 @@ class Work:
     """A target that a run works on. ``state`` is that of the run document.
 
     ``candidates`` holds those judged in this process; older ones are read back from the store.
-    ``confirmed`` is the node whose speed-up was confirmed on fresh samples.
+    ``headroom`` is None where the roofline is not known or does not bind. ``confirmed`` is the node
+    whose speed-up was confirmed on fresh samples.
     """
 
     index: int
@@ -29,7 +30,7 @@ class Work:
     tree: Tree
     record: Record
     share: float = 0.0
-    headroom: float = 1.0
+    headroom: float | None = None
     mean_us: float | None = None
     roofline_us: float | None = None
     state: str = "waiting"

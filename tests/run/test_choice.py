@@ -20,7 +20,12 @@ class Row:
     family: str = "softmax"
     vendor: bool = False
     share: float | None = 0.1
-    headroom: float | None = 2.0
+    headroom: float = 2.0
+    roofline_us: float | None = 10.0
+
+    @property
+    def mean_us(self):
+        return 10.0 * self.headroom
 
 
 ROWS = [
@@ -45,6 +50,15 @@ def test_the_largest_attainable_gain_comes_first():
     assert "vendor" in reasons[1]
     assert "0.10%" in reasons[3]
     assert "roofline" in reasons[4]
+
+
+def test_a_roofline_that_was_beaten_is_not_believed():
+    """A target measured faster than its roofline is searched: its roofline does not bind it."""
+    rows = [Row(0, headroom=0.6), Row(1, headroom=1.0)]
+
+    found = choose_targets(rows, OptimizeOptions.of({}), lambda _index: None)
+
+    assert [c.index for c in found if c.taken] == [0]
 
 
 def test_targets_asked_for_are_taken_whatever_their_gain():
