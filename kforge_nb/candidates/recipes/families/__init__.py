@@ -18,12 +18,13 @@ def tuned_families() -> tuple[Family, ...]:
     """All tuned families, the most specific first; imports torch."""
     from kforge_nb.candidates.recipes.families import (
         activation,
-        channels,
+        batch_norm,
         cross_entropy,
+        group_norm,
         pooling,
         rotary,
         rownorm,
     )
 
-    modules = (cross_entropy, pooling, rotary, channels, rownorm, activation)
+    modules = (cross_entropy, pooling, rotary, group_norm, batch_norm, rownorm, activation)
     return tuple(family for module in modules for family in module.families())

@@ -144,8 +144,12 @@ class RowCode:
         shape: tuple[int, ...],
         row_axes: int | None,
         core: Op | None = None,
+        order: tuple[int, ...] | None = None,
     ) -> RowCode | None:
-        """Code over ``shape`` that makes these stores, or None where a tensor leaves its rows."""
+        """Code over ``shape`` that makes these stores, or None where a tensor leaves its rows.
+
+        ``order`` permutes the axes first, so that the row can be any of them.
+        """
         leaves = leaves_of([s.value for s in stores])
         if any(leaf.dtype not in CTYPES for leaf in leaves):
             return None
@@ -158,7 +162,10 @@ class RowCode:
         strides = [tuple(v.stride()) for v in views]
         strides += [target.outputs[s.output].stride for s in reversed(stores)]
         offsets = [int(v.storage_offset()) for v in views] + [s.offset for s in reversed(stores)]
-        domain = make_domain(shape, strides, offsets, row_axes)
+        order = order or tuple(range(len(shape)))
+        sizes = tuple(shape[a] for a in order)
+        turned = [tuple(s[a] for a in order) for s in strides]
+        domain = make_domain(sizes, turned, offsets, row_axes)
         if domain is None or any(w.inner != 1 for w in domain.walks[len(leaves) :]):
             return None
         walks = {id(leaf): w for leaf, w in zip(leaves, domain.walks, strict=False)}
