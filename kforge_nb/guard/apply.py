@@ -199,7 +199,8 @@ def apply(
     Args:
         modules: the modules that are called from outside.
         accepted: kernels to install.
-        rest: what compiles the remaining graph.
+        rest: what compiles the remaining graph; ``none`` leaves the modules alone (the guard
+            recommends it where the untouched model is fastest).
         calls: recorded calls; those of each module choose its shape policy and warm it up, so that
             the user's next call is fast.
 
@@ -212,6 +213,8 @@ def apply(
         raise BadInput("apply() was given no module; pass the modules that your code calls")
     for module in wanted:
         _check(module)
+    if rest == "none":
+        return Applied([], Backend([], "eager"))
     backend = Backend(accepted, rest)
     guarded = [_guard(module, backend, calls) for module in wanted]
     applied = Applied(guarded, backend)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kforge_nb.guard.apply import Applied
     from kforge_nb.guard.backend import Backend
 
-__all__ = ["GuardedCall", "hook_counts"]
+__all__ = ["GuardedCall", "fresh_entry", "hook_counts"]
 
 MAX_FAILURES = 2
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
@@ -37,7 +37,7 @@ def _entry(module: torch.nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any
     return module._call_impl(*args, **kwargs)
 
 
-def _fresh_entry(name: str) -> types.FunctionType:
+def fresh_entry(name: str) -> types.FunctionType:
     """A copy of ``_entry`` with a code object that nothing else shares."""
     code = _entry.__code__.replace(co_name=f"kforge_{name}")
     return types.FunctionType(code, _entry.__globals__, f"kforge_{name}")
@@ -79,7 +79,7 @@ class GuardedCall:
 
     def _compile(self, dynamic: bool | None) -> Callable[..., Any]:
         self.dynamic = dynamic
-        entry = _fresh_entry(type(self.module).__name__)
+        entry = fresh_entry(type(self.module).__name__)
         self.codes.append(entry.__code__)
         return torch.compile(entry, backend=self.backend, dynamic=dynamic)
 
@@ -123,7 +123,7 @@ class GuardedCall:
     def release(self) -> None:
         """Drop compiled code that sits on code objects of the module itself."""
         for code in self.backend.codes - {*self.codes}:
-            torch._dynamo.reset_code(code)
+            torch._dynamo.reset_code(code)  # type: ignore[attr-defined]
 
     def _compiled_again(self) -> None:
         self.compiles += 1

@@ -59,9 +59,9 @@ def _judge(
     reference: fx.GraphModule,
     inputs: Sequence[torch.Tensor],
 ) -> str | None:
-    from kforge_nb.targets import float64
+    from kforge_nb.targets.float64 import reference as exactly
 
-    exact = float64.reference(reference, list(inputs))
+    exact = exactly(reference, list(inputs))
     for index in doubtful:
         if ours[index].dtype not in TOLERANCE:
             wrong = int((ours[index] != expected[index]).sum())

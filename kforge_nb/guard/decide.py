@@ -1,0 +1,160 @@
+"""Decide in the model itself which kernels stay, and which rest is best.
+
+The eager rest comes first, because there every kernel can be timed at its place. The other rests
+get the kernels that survived it. Each rest is measured against itself without kernels and against
+the untouched model; the fastest whose output is right is recommended, or to leave the model alone.
+The live modules are only read: an exception or Stop at any moment leaves them as they were.
+"""
+
+from __future__ import annotations
+
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kforge_nb.errors import BadInput
+from kforge_nb.guard.decider import Decider, Stage
+from kforge_nb.guard.measure import Stopped, Timer
+from kforge_nb.guard.policy import RESTS
+from kforge_nb.guard.report import Decision, GuardReport, Whole
+
+if TYPE_CHECKING:
+    import threading
+    from collections.abc import Callable, Sequence
+
+    from kforge_nb.guard.accepted import Accepted
+    from kforge_nb.workload.capture import Workload
+
+__all__ = ["Decision", "GuardReport", "Whole", "decide"]
+
+STOPPED = "Stop came before the guard was done, so nothing is installed"
+
+
+def decide(
+    workload: Workload,
+    accepted: Sequence[Accepted],
+    rest: str = "auto",
+    progress: Callable[[str, float], None] | None = None,
+    *,
+    stop: threading.Event | None = None,
+    time_limit: float = 180.0,
+    inputs: Sequence[Any] = (),
+    against_compile: bool = False,
+    seed: int = 0,
+) -> GuardReport:
+    """Decide which accepted kernels stay. Blocks; meant for the run thread.
+
+    Args:
+        workload: the recorded calls; their modules are only read.
+        accepted: at most one kernel for each target.
+        rest: one rest, or ``auto``: every rest that this machine has.
+        progress: called with (what is being done, share of the time used).
+        stop: an event that ends measuring; nothing is installed then.
+        time_limit: seconds, about: a few samples of each kind are always taken, and a compile that
+            has begun is not broken off.
+        inputs: more inputs for the fidelity check, see ``redraw.user_call``.
+        against_compile: also compare with ``torch.compile`` of the model (Inductor).
+        seed: of sample order and redraws.
+
+    Raises:
+        BadInput: no calls, an unknown rest, or inputs that are not understood.
+        MissingTool: there is no C++ compiler.
+    """
+    start = time.monotonic()
+    if not workload.calls:
+        raise BadInput("the workload has no module calls; watch() it first")
+    rests = _rests(rest)
+    timer = Timer.of(time_limit, stop)
+    decider = Decider(workload.calls, accepted, timer, progress, inputs, seed)
+    stages: list[Stage] = []
+    stopped = False
+    try:
+        _run_stages(decider, rests, stages)
+        if against_compile:
+            _against_compile(decider, stages)
+    except Stopped:
+        stopped = True
+        decider.notes.append(STOPPED)
+    report = _report(decider, stages, rest, stopped)
+    report.seconds = time.monotonic() - start
+    return report
+
+
+def _rests(rest: str) -> list[str]:
+    if rest == "auto":
+        return [r for r in RESTS if "cudagraphs" not in r or torch.cuda.is_available()]
+    if rest not in RESTS:
+        raise BadInput(f"there is no rest {rest!r}; choose auto or one of {', '.join(RESTS)}")
+    return [rest]
+
+
+def _run_stages(decider: Decider, rests: Sequence[str], stages: list[Stage]) -> None:
+    """The eager rest first (it screens the kernels), then the others with its survivors."""
+    kernels = list(decider.accepted.values())
+    model = decider.prepare("eager", kernels)
+    eager = decider.weigh(model, decider.screen(model))
+    decider.verify(eager)
+    if "eager" in rests:
+        stages.append(eager)
+    for rest in (r for r in rests if r != "eager"):
+        if stages and decider.timer.left < decider.compile_reserve:
+            decider.notes.append(f"rest={rest} was not tried: the time was over")
+            continue
+        try:
+            stages.append(decider.other_rest(rest, eager.kept))
+        except Stopped:
+            raise
+        except Exception as problem:  # noqa: BLE001 (a rest that fails is one choice less)
+            decider.notes.append(f"rest={rest} failed: {type(problem).__name__}: {problem}"[:300])
+    if not stages:
+        stages.append(eager)
+
+
+def _against_compile(decider: Decider, stages: list[Stage]) -> None:
+    """Rows of the best guarded model against Inductor alone."""
+    best = _best(stages)
+    if best is None:
+        return
+    compiled = next((s for s in stages if s.rest == "inductor"), None)
+    model = compiled.model if compiled else decider.prepare("inductor", [])
+    best.whole.append(decider.against_model(best, model, "compile"))
+
+
+def _best(stages: Sequence[Stage]) -> Stage | None:
+    """The stage that is fastest against the untouched model, among those that are right."""
+    right = [stage for stage in stages if stage.right and stage.against("eager")]
+    return max(right, key=lambda s: s.against("eager").ratio, default=None)  # type: ignore[union-attr]
+
+
+def _report(decider: Decider, stages: list[Stage], rest: str, stopped: bool) -> GuardReport:
+    best = None if stopped else _best(stages)
+    chosen, why = _recommend(stages, best, rest, stopped)
+    return GuardReport(
+        decisions=decider.decisions(best, STOPPED if stopped else ""),
+        whole=[row for stage in stages for row in stage.whole],
+        fidelity=best.fidelity.to_document() if best and best.fidelity else None,
+        best_rest=chosen,
+        why_rest=why,
+        notes=decider.notes,
+    )
+
+
+def _recommend(
+    stages: Sequence[Stage], best: Stage | None, rest: str, stopped: bool
+) -> tuple[str, str]:
+    if stopped:
+        return "none", STOPPED
+    if best is None:
+        return "none", "no rest gives outputs as close to float64 as the untouched model"
+    found = best.against("eager")
+    if found is None:
+        return "none", "nothing could be compared with the untouched model"
+    figure = f"{found.ratio:.3f}× [{found.low:.3f}, {found.high:.3f}]"
+    if found.ratio < 1.0 and rest == "auto":
+        return "none", f"the untouched model is fastest; the best rest, {best.rest}, gives {figure}"
+    others = ", ".join(
+        f"{s.rest} {c.ratio:.3f}×" for s in stages if s is not best and (c := s.against("eager"))
+    )
+    told = f"; the others: {others}" if others else ""
+    return best.rest, f"{best.rest} runs at {figure} of the untouched model{told}"

@@ -1,0 +1,384 @@
+"""The steps of a decision: at its place, in the whole model, against float64.
+
+A kernel is timed where it stands, in turn with its original; the model with the winners is measured
+against the same rest without kernels and with single ones left out; its output is compared with
+float64. Whatever fails a step is dropped with the reason, and the next step goes on without it.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from kforge_nb.guard import measure
+from kforge_nb.guard.fidelity import Fidelity, check_fidelity
+from kforge_nb.guard.measure import Model, Timer, interleave
+from kforge_nb.guard.report import Decision, Whole, isolated_comparison
+from kforge_nb.guard.stats import compare
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from kforge_nb.guard.accepted import Accepted
+    from kforge_nb.judge.evaluation import Comparison
+    from kforge_nb.workload.calls import ModuleCall
+
+__all__ = ["Decider", "Stage"]
+
+PLACE_ROUNDS = 60
+WHOLE_ROUNDS = 200
+FEWEST_ROUNDS = 8
+LEFT_OUT = 6
+"""At most so many kernels are tried left out, those with the least gain at their place."""
+WARM_UPS = 2
+NOISY = 1.1
+"""An interval wider than this (high over low) says nothing about the whole model."""
+
+
+@dataclass
+class Stage:
+    """What one rest found."""
+
+    rest: str
+    model: Model
+    kept: frozenset[str]
+    whole: list[Whole] = field(default_factory=list)
+    fidelity: Fidelity | None = None
+
+    @property
+    def right(self) -> bool:
+        """Whether its outputs are as good as eager's."""
+        return self.fidelity is None or self.fidelity.good
+
+    def against(self, name: str) -> Comparison | None:
+        """The guarded model of this rest against something."""
+        return next((w.comparison for w in self.whole if w.against == name), None)
+
+
+class Decider:
+    """State of one decision over a workload."""
+
+    def __init__(
+        self,
+        calls: Sequence[ModuleCall],
+        accepted: Sequence[Accepted],
+        timer: Timer,
+        progress: Callable[[str, float], None] | None,
+        inputs: Sequence[Any],
+        seed: int,
+    ) -> None:
+        self.calls = calls
+        self.accepted = {kernel.target_fingerprint: kernel for kernel in accepted}
+        self.timer = timer
+        self.total = max(timer.left, 1e-9)
+        self.progress = progress
+        self.inputs = inputs
+        self.seed = seed
+        self.rng = random.Random(seed)  # noqa: S311 (order of samples, no secret)
+        self.in_model: dict[str, Comparison] = {}
+        self.reasons: dict[str, str] = {}
+        self.rest_reasons: dict[str, str] = {}
+        self.notes: list[str] = []
+        self.run_seconds = 0.0
+        self.compile_reserve = 0.0
+
+    def say(self, text: str) -> None:
+        """Tell the progress and give Stop a chance."""
+        self.timer.check()
+        if self.progress is not None:
+            self.progress(text, min(1.0, 1.0 - self.timer.left / self.total))
+
+    def prepare(self, rest: str, kernels: Sequence[Accepted]) -> Model:
+        """Compile and warm up, outside every clock."""
+        self.say(f"compiling the model with rest={rest}")
+        start = time.monotonic()
+        model = Model.of(self.calls, kernels, rest)
+        for enabled in (frozenset[str](), frozenset(model.backend.handles)):
+            for _ in range(WARM_UPS):
+                self.run_seconds = model.run(enabled)
+        self.compile_reserve = 2 * (time.monotonic() - start)
+        return model
+
+    # -- at their places --------------------------------------------------------------------
+
+    def screen(self, model: Model) -> frozenset[str]:
+        """Time each target at its places; the fingerprints whose kernel is faster there."""
+        backend = model.backend
+        present = frozenset(backend.replaced)
+        for fingerprint in self.accepted:
+            if fingerprint in backend.refused:
+                self.reasons[fingerprint] = f"cannot be launched: {backend.refused[fingerprint]}"
+            elif fingerprint not in present:
+                self.reasons[fingerprint] = _absence(model)
+        if not present:
+            return present
+        self.say(f"timing {len(present)} targets at their places in the model")
+        for kernels in (True, False):
+            model.run_timed(kernels)
+        samples = interleave(
+            {"kernel": lambda: model.run_timed(True), "original": lambda: model.run_timed(False)},
+            self.timer.part(0.2),
+            rounds=PLACE_ROUNDS,
+            rng=self.rng,
+            enough=lambda s: all(_settled(_at_place(s, f)) for f in present),
+        )
+        for fingerprint in present:
+            self._place(fingerprint, _at_place(samples, fingerprint))
+        return frozenset(f for f in present if f not in self.reasons)
+
+    def _place(self, fingerprint: str, found: Comparison) -> None:
+        self.in_model[fingerprint] = found
+        interval = f"{found.ratio:.3f}× [{found.low:.3f}, {found.high:.3f}]"
+        if found.high < 1:
+            self.reasons[fingerprint] = f"slower than the original at its place: {interval}"
+        elif found.low <= 1:
+            self.reasons[fingerprint] = f"no sure gain at its place in the model: {interval}"
+
+    # -- the whole model --------------------------------------------------------------------
+
+    def weigh(self, model: Model, kept: frozenset[str]) -> Stage:
+        """The whole model with the winners against none, leaving single ones out in turn."""
+        stage = Stage(model.backend.rest, model, kept)
+        while True:
+            samples = self._whole_samples(model, stage.kept)
+            rows = self._rows(stage, samples)
+            worse = self._left_out(stage.kept, samples)
+            empty = rows[0].comparison
+            if stage.kept and worse is None and self._loses(empty):
+                worse = self._least(stage.kept)
+            if worse is None or not stage.kept:
+                stage.whole = rows
+                return stage
+            for fingerprint in worse:
+                self.reasons.setdefault(fingerprint, self._no_help(fingerprint, samples, empty))
+            stage.kept -= worse
+            self.say("measuring again without what did not help")
+
+    def _loses(self, empty: Comparison) -> bool:
+        """Whether the whole model says no to kernels that won at their places."""
+        if empty.high < 1.0:
+            return True
+        if empty.high > NOISY * empty.low:
+            note = (
+                "the machine was too busy to see the kernels in the whole model "
+                f"({empty.ratio:.3f}× [{empty.low:.3f}, {empty.high:.3f}]); what they win at their "
+                "places decided"
+            )
+            self.notes.extend([] if note in self.notes else [note])
+            return False
+        return empty.ratio < 1.0
+
+    def _whole_samples(self, model: Model, kept: frozenset[str]) -> dict[str, list[float]]:
+        self.say(f"measuring the whole model, rest={model.backend.rest}, {len(kept)} kernels")
+        sides: dict[str, Callable[[], float]] = {
+            "guarded": _sample(model, kept),
+            "empty": _sample(model, frozenset()),
+            "eager": lambda: 1e6 * measure.raw(model.calls),
+        }
+        if model.backend.rest == "eager" and len(kept) > 1:
+            for fingerprint in sorted(kept, key=self._gain)[: self._affordable()]:
+                less = kept - {fingerprint}
+                sides[f"without {fingerprint}"] = _sample(model, less)
+        for side in sides.values():
+            side()
+        return interleave(
+            sides,
+            self.timer.part(0.25),
+            rounds=WHOLE_ROUNDS,
+            least=FEWEST_ROUNDS,
+            rng=self.rng,
+            enough=lambda s: _settled(compare("empty", s["guarded"], s["empty"]), 0.03),
+        )
+
+    def _affordable(self) -> int:
+        """How many kernels can be tried left out in the time of this step."""
+        runs = 0.25 * self.timer.left / max(self.run_seconds, 1e-6) / FEWEST_ROUNDS
+        return max(0, min(LEFT_OUT, int(runs) - 3))
+
+    def _gain(self, fingerprint: str) -> float:
+        found = self.in_model.get(fingerprint)
+        return found.against_us - found.ours_us if found else 0.0
+
+    def _rows(self, stage: Stage, samples: Mapping[str, list[float]]) -> list[Whole]:
+        name = "guarded"
+        return [
+            Whole(name, stage.rest, side, compare(side, samples["guarded"], samples[side]))
+            for side in ("empty", "eager")
+        ]
+
+    def _left_out(
+        self, kept: frozenset[str], samples: Mapping[str, list[float]]
+    ) -> frozenset[str] | None:
+        """Kernels without which the model is surely faster."""
+        found = {
+            f
+            for f in kept
+            if f"without {f}" in samples
+            and compare("without it", samples["guarded"], samples[f"without {f}"]).high < 1
+        }
+        return frozenset(found) or None
+
+    def _least(self, kept: frozenset[str]) -> frozenset[str]:
+        """What to drop when the whole is not faster: the half that gains least at its places."""
+        order = sorted(kept, key=self._gain)
+        return frozenset(order[: (len(order) + 1) // 2])
+
+    def _no_help(
+        self, fingerprint: str, samples: Mapping[str, list[float]], empty: Comparison
+    ) -> str:
+        side = f"without {fingerprint}"
+        if side in samples:
+            found = compare("without it", samples["guarded"], samples[side])
+            if found.high < 1:
+                return (
+                    f"the whole model is faster without it: {1 / found.ratio:.3f}× "
+                    f"[{1 / found.high:.3f}, {1 / found.low:.3f}]"
+                )
+        return (
+            "no gain in the whole model: with all kernels "
+            f"{empty.ratio:.3f}× [{empty.low:.3f}, {empty.high:.3f}] of the same rest without"
+        )
+
+    # -- other rests ------------------------------------------------------------------------
+
+    def other_rest(self, rest: str, kept: frozenset[str]) -> Stage:
+        """A rest that fuses: all survivors, or those that beat the compiler alone, or none."""
+        model = self.prepare(rest, [self.accepted[f] for f in sorted(kept)])
+        sets = {"all": kept.intersection(model.backend.replaced)}
+        strong = frozenset(f for f in sets["all"] if self._beats_compiler(f))
+        if strong != sets["all"]:
+            sets["strong"] = strong
+        sides = {name: _sample(model, chosen) for name, chosen in sets.items()}
+        sides["empty"] = _sample(model, frozenset())
+        self.say(f"choosing kernels for rest={rest}")
+        for side in sides.values():
+            side()
+        samples = interleave(
+            sides, self.timer.part(0.2), rounds=20, least=FEWEST_ROUNDS, rng=self.rng
+        )
+        found = {n: compare("empty", samples[n], samples["empty"]).ratio for n in sets}
+        best = max(found, key=found.__getitem__)
+        chosen = sets[best] if found[best] >= 1.0 else frozenset[str]()
+        for fingerprint in kept - chosen:
+            self.rest_reasons[fingerprint] = (
+                f"with rest={rest} the compiler's own code is as fast "
+                f"({found[best]:.3f}× with the kernels)"
+            )
+        stage = self.weigh(model, chosen)
+        self.verify(stage)
+        return stage
+
+    def _beats_compiler(self, fingerprint: str) -> bool:
+        found = isolated_comparison(self.accepted[fingerprint], "compile")
+        return found is None or found.ratio > 1.0
+
+    def against_model(self, stage: Stage, other: Model, name: str) -> Whole:
+        """The guarded model of a stage against another model without kernels."""
+        self.say(f"measuring rest={stage.rest} against {name}")
+        sides: dict[str, Callable[[], float]] = {
+            "guarded": _sample(stage.model, stage.kept),
+            name: _sample(other, frozenset()),
+        }
+        samples = interleave(
+            sides,
+            self.timer.part(0.5),
+            rounds=WHOLE_ROUNDS,
+            least=FEWEST_ROUNDS,
+            rng=self.rng,
+        )
+        return Whole("guarded", stage.rest, name, compare(name, samples["guarded"], samples[name]))
+
+    # -- fidelity ---------------------------------------------------------------------------
+
+    def verify(self, stage: Stage) -> None:
+        """Check fidelity; kernels that spoil it are dropped, the rows are measured again."""
+        if not stage.kept and stage.rest == "eager":
+            return
+        stage.fidelity = self._fidelity(stage, stage.kept)
+        if stage.fidelity.good or not stage.kept:
+            return
+        bad = {f for f in sorted(stage.kept) if not self._alone(stage, f).good}
+        good = stage.kept - bad if bad else frozenset[str]()
+        again = self._fidelity(stage, good) if good else None
+        if again is None or not again.good:
+            for fingerprint in good or stage.kept - bad:
+                self._spoils(fingerprint, again or stage.fidelity)
+            good = frozenset()
+            again = self._fidelity(stage, good) if stage.rest != "eager" else None
+        stage.kept, stage.fidelity = good, again
+        stage.whole = self._rows(stage, self._whole_samples(stage.model, good))
+
+    def _alone(self, stage: Stage, fingerprint: str) -> Fidelity:
+        found = self._fidelity(stage, frozenset({fingerprint}), least=3)
+        if not found.good:
+            self._spoils(fingerprint, found)
+        return found
+
+    def _fidelity(self, stage: Stage, kept: frozenset[str], least: int = 8) -> Fidelity:
+        return check_fidelity(
+            stage.model,
+            kept,
+            self.timer.part(0.4),
+            inputs=self.inputs,
+            seed=self.seed,
+            least=least,
+            progress=self.say,
+        )
+
+    def _spoils(self, fingerprint: str, found: Fidelity) -> None:
+        ratio = "nothing could be compared" if found.ratio is None else f"{found.ratio:.3f}×"
+        self.reasons[fingerprint] = (
+            f"the model's output is further from float64 with it: {ratio} the error without "
+            f"({found.note})"
+        )
+
+    # -- the end ----------------------------------------------------------------------------
+
+    def decisions(self, stage: Stage | None, unmeasured: str = "") -> list[Decision]:
+        """One decision for each kernel; ``unmeasured`` is the reason where nothing was found."""
+        kept = stage.kept if stage else frozenset()
+        fidelity = stage.fidelity.to_document() if stage and stage.fidelity else None
+        found = []
+        for fingerprint, kernel in self.accepted.items():
+            installed = fingerprint in kept
+            here = self.in_model.get(fingerprint)
+            if installed:
+                reason = f"{here.ratio:.2f}× at its place in the model" if here else "it helps"
+            else:
+                reason = self.reasons.get(fingerprint) or self.rest_reasons.get(fingerprint, "")
+                reason = reason or unmeasured or "no rest with it is right"
+            found.append(
+                Decision(
+                    fingerprint,
+                    installed,
+                    reason,
+                    isolated_comparison(kernel),
+                    here,
+                    fidelity if installed else None,
+                )
+            )
+        return found
+
+
+def _sample(model: Model, enabled: frozenset[str]) -> Callable[[], float]:
+    """A sampler of one variant, in microseconds."""
+    return lambda: 1e6 * model.run(enabled)
+
+
+def _absence(model: Model) -> str:
+    problems = sorted({site.problem for site in model.backend.sites if site.problem})
+    return "; ".join(["it does not occur in the graphs of the live model", *problems])
+
+
+def _at_place(samples: Mapping[str, list[Mapping[str, float]]], fingerprint: str) -> Comparison:
+    ours = [1e6 * max(s.get(fingerprint, 0.0), 1e-9) for s in samples["kernel"]]
+    theirs = [1e6 * max(s.get(fingerprint, 0.0), 1e-9) for s in samples["original"]]
+    return compare("original", ours, theirs)
+
+
+def _settled(found: Comparison, width: float = 0.05) -> bool:
+    """Whether more samples would change nothing that matters."""
+    narrow = found.high / found.low - 1 < width if found.low > 0 else False
+    return found.n >= 8 and (found.low > 1.02 or found.high < 0.98 or narrow)

@@ -1,0 +1,186 @@
+"""Is the model's output still as close to the truth as eager's? Whole graphs against float64.
+
+Each graph of a call runs three times on the same inputs: in plain eager, with the rest and kernels
+in question, and in float64 by an interpreter that upcasts lazily. For each input the two errors
+give a ratio; over at least eight inputs the median ratio may be at most 1.05, and an error of 0
+must stay 0. One input and a factor of two would let a scale error of 1% in every norm pass.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+from torch.utils import _pytree as pytree
+
+from kforge_nb.guard.redraw import fidelity_calls
+from kforge_nb.guard.routing import RoutedFloat64
+from kforge_nb.guard.shadow import relative_error
+from kforge_nb.targets.dataflow import analyse
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from kforge_nb.guard.measure import Model, Timer
+    from kforge_nb.guard.switch import Site
+    from kforge_nb.workload.calls import ModuleCall
+
+__all__ = ["LIMIT", "Fidelity", "check_fidelity"]
+
+LIMIT = 1.05
+
+
+@dataclass(slots=True)
+class Fidelity:
+    """The verdict over all inputs.
+
+    ``ratio`` is the median over inputs of (our error / eager's error), both against
+    float64; None where nothing could be compared. ``inputs`` says where each came from.
+    """
+
+    ratio: float | None
+    ratios: list[float]
+    inputs: dict[str, int]
+    notes: list[str] = field(default_factory=list)
+
+    @property
+    def good(self) -> bool:
+        """Whether the kernels may stay."""
+        return self.ratio is not None and self.ratio <= LIMIT and max(self.ratios) < math.inf
+
+    @property
+    def note(self) -> str:
+        """Inputs and remarks in words."""
+        told = ", ".join(f"{count} {origin}" for origin, count in self.inputs.items() if count)
+        return "; ".join([f"inputs: {told or 'none'}", *self.notes])
+
+    def to_document(self) -> dict[str, Any]:
+        """Plain JSON; an infinite ratio (an error where eager has none) is written as a string."""
+        return {
+            "ratio": _json(self.ratio),
+            "ratios": [_json(r) for r in self.ratios],
+            "inputs": dict(self.inputs),
+            "limit": LIMIT,
+            "note": self.note,
+        }
+
+
+def _json(value: float | None) -> float | str | None:
+    return "inf" if value is not None and math.isinf(value) else value
+
+
+def check_fidelity(
+    model: Model,
+    enabled: frozenset[str],
+    timer: Timer,
+    *,
+    inputs: Sequence[Any] = (),
+    seed: int = 0,
+    least: int = 8,
+    progress: Callable[[str], None] | None = None,
+) -> Fidelity:
+    """Compare the model with these kernels and without, both against float64.
+
+    Args:
+        model: the measured model; its backend's spy is used and put back.
+        enabled: fingerprints of the kernels that run.
+        timer: when it is over, the inputs done so far must do; the note says how many.
+        inputs: the user's own inputs, see :func:`kforge_nb.guard.redraw.user_call`.
+        seed: of the redraws.
+        least: how many inputs each module gets at least.
+        progress: told in words what is being done.
+
+    Raises:
+        BadInput: an input of the user's is not understood.
+        Stopped: Stop was pressed.
+    """
+    calls = fidelity_calls(model.calls, inputs, seed, least)
+    found = Fidelity(None, [], {"cell": 0, "user": 0, "redrawn": 0})
+    for done, (origin, call) in enumerate(calls):
+        timer.check()
+        if timer.left <= 0 and found.ratios:
+            found.notes.append(f"time was over after {done} of {len(calls)} inputs")
+            break
+        if progress is not None:
+            progress(f"fidelity: input {done + 1} of {len(calls)} ({origin})")
+        ratio = _one_input(model, enabled, call, found.notes)
+        if ratio is not None:
+            found.ratios.append(ratio)
+            found.inputs[origin] += 1
+    if found.ratios:
+        found.ratio = float(np.median(found.ratios))
+    return found
+
+
+def _one_input(
+    model: Model, enabled: frozenset[str], call: ModuleCall, notes: list[str]
+) -> float | None:
+    """Ratio of the two errors of one call over all its graphs, None where nothing differs."""
+    backend = model.backend
+    errors: list[tuple[float, float]] = []
+
+    def spy(site: Site, args: tuple[Any, ...]) -> Any:
+        return _compare_site(site, args, enabled, errors, notes)
+
+    backend.spy = spy
+    try:
+        call.run(model.runner(call))
+    finally:
+        backend.spy = None
+    if not errors:
+        return None
+    plain = math.sqrt(sum(e * e for e, _ in errors))
+    ours = math.sqrt(sum(e * e for _, e in errors))
+    if plain == 0:
+        return 1.0 if ours == 0 else math.inf
+    return ours / plain
+
+
+def _compare_site(
+    site: Site,
+    args: tuple[Any, ...],
+    enabled: frozenset[str],
+    errors: list[tuple[float, float]],
+    notes: list[str],
+) -> Any:
+    """Run one graph three times, note both errors of each output, hand on the plain outputs."""
+    kernels = enabled.intersection(site.replaced)
+    if not kernels and site.owner.rest == "eager":
+        return site.gm.forward(*args)
+    written = _written(site)
+    exact_args = _copied(args, written)
+    ours = _leaves(site.variant(kernels)(*_copied(args, written)))
+    interpreter = RoutedFloat64(site.gm, _copied(args, written))
+    with torch.no_grad():
+        exact = _leaves(interpreter.run(*exact_args))
+    for text in interpreter.remarks():
+        if text not in notes:
+            notes.append(text)
+    result = site.gm.forward(*args)
+    for mine, plain, truth in zip(ours, _leaves(result), exact, strict=True):
+        if plain.is_floating_point():
+            errors.append((relative_error(plain, truth), relative_error(mine, truth)))
+    return result
+
+
+def _leaves(value: Any) -> list[torch.Tensor]:
+    return [leaf for leaf in pytree.tree_leaves(value) if isinstance(leaf, torch.Tensor)]
+
+
+def _written(site: Site) -> set[int]:
+    """Places of the inputs that the graph writes to."""
+    if site.written is None:
+        mutated = set(analyse(site.gm, site.example_inputs).mutated_placeholders())
+        names = [n for n in site.gm.graph.nodes if n.op == "placeholder"]
+        site.written = {i for i, node in enumerate(names) if node in mutated}
+    return site.written
+
+
+def _copied(args: tuple[Any, ...], written: set[int]) -> tuple[Any, ...]:
+    return tuple(
+        value.clone() if i in written and isinstance(value, torch.Tensor) else value
+        for i, value in enumerate(args)
+    )

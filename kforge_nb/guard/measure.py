@@ -1,0 +1,189 @@
+"""In-model measurement: the workload's recorded calls, interleaved variants, paired samples.
+
+A sample is the time of all recorded calls once, each weighted by how often the workload makes it.
+Arguments that a call may change are copied before the clock starts; grad, inference and autocast
+state are those of the recording. Samples of all sides are taken next to each other in random order,
+so that drift and foreign load meet every side alike.
+"""
+
+from __future__ import annotations
+
+import gc
+import random
+import time
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kforge_nb.guard.entry import fresh_entry
+from kforge_nb.guard.policy import dynamic_for
+from kforge_nb.guard.switch import SwitchBackend
+from kforge_nb.judge.statistics import next_look
+from kforge_nb.workload.calls import signature
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from kforge_nb.guard.accepted import Accepted
+    from kforge_nb.workload.calls import ModuleCall
+
+__all__ = ["Model", "Stopped", "Timer", "interleave"]
+
+
+class Stopped(Exception):
+    """Stop was pressed, or the time is over."""
+
+
+@dataclass
+class Timer:
+    """How long measuring may go on; ``check`` raises Stopped when it is over."""
+
+    deadline: float
+    stop: Any = None
+
+    @classmethod
+    def of(cls, seconds: float, stop: Any = None) -> Timer:
+        """A timer that ends ``seconds`` from now; ``stop`` is a ``threading.Event`` or None."""
+        return cls(time.monotonic() + seconds, stop)
+
+    def part(self, share: float) -> Timer:
+        """A timer over this share of what is left."""
+        return Timer.of(max(0.0, self.left * share), self.stop)
+
+    @property
+    def left(self) -> float:
+        """Seconds left."""
+        return self.deadline - time.monotonic()
+
+    @property
+    def stopped(self) -> bool:
+        """Whether Stop was pressed."""
+        return self.stop is not None and bool(self.stop.is_set())
+
+    def check(self) -> None:
+        """Raise Stopped if Stop was pressed."""
+        if self.stopped:
+            raise Stopped
+
+
+@dataclass
+class Model:
+    """The workload's calls through one switchable backend; the live modules stay as they are."""
+
+    calls: Sequence[ModuleCall]
+    backend: SwitchBackend
+    entries: dict[int, Callable[..., Any]] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, calls: Sequence[ModuleCall], accepted: Sequence[Accepted], rest: str) -> Model:
+        """Compile entries for the modules of these calls; nothing runs yet."""
+        backend = SwitchBackend(accepted, rest)
+        model = cls(calls, backend)
+        for module in {id(c.module): c.module for c in calls}.values():
+            own = [signature(c.args, c.kwargs) for c in calls if c.module is module]
+            entry = fresh_entry(type(module).__name__)
+            model.entries[id(module)] = torch.compile(
+                entry, backend=backend, dynamic=dynamic_for(own)
+            )
+        return model
+
+    def runner(self, call: ModuleCall) -> Callable[..., Any]:
+        """What to call instead of the call's module."""
+        entry, module = self.entries[id(call.module)], call.module
+        return lambda *args, **kwargs: entry(module, args, kwargs)
+
+    def run(self, enabled: frozenset[str]) -> float:
+        """Run every call once in a variant; weighted seconds."""
+        self.backend.enabled, self.backend.timing = enabled, False
+        return sum(c.count * timed(c, self.runner(c)) for c in self.calls)
+
+    def run_timed(self, kernels: bool) -> dict[str, float]:
+        """Run every call once; seconds spent at each target's places, kernels or originals."""
+        self.backend.timing = True
+        spent: dict[str, float] = {}
+        try:
+            for call in self.calls:
+                self.backend.clock.restart(kernels)
+                timed(call, self.runner(call))
+                for key, ns in self.backend.clock.ns.items():
+                    spent[key] = spent.get(key, 0.0) + call.count * ns * 1e-9
+        finally:
+            self.backend.timing = False
+        return spent
+
+
+def timed(call: ModuleCall, run: Callable[..., Any]) -> float:
+    """Seconds of one call on fresh arguments under its recorded state."""
+    args, kwargs = call.fresh_args()
+    wait = torch.cuda.synchronize if torch.cuda.is_initialized() else _nothing
+    with call.grad_state.restored():
+        wait()
+        start = time.perf_counter()
+        result = run(*args, **kwargs)
+        wait()
+        spent = time.perf_counter() - start
+    del result
+    return spent
+
+
+def _nothing() -> None:
+    return None
+
+
+def raw(calls: Sequence[ModuleCall]) -> float:
+    """Every call once in plain eager, whatever is installed or compiled; weighted seconds."""
+    return sum(c.count * timed(c, c.module._call_impl) for c in calls)
+
+
+def interleave(
+    sides: Mapping[str, Callable[[], Any]],
+    timer: Timer,
+    *,
+    rounds: int,
+    least: int = 5,
+    rng: random.Random,
+    enough: Callable[[Mapping[str, list[Any]]], bool] | None = None,
+) -> dict[str, list[Any]]:
+    """Samples of every side, taken round by round in random order.
+
+    Args:
+        sides: what to sample, by name; each returns one sample.
+        timer: no round starts after it is over, except for the first ``least``.
+        rounds: at most so many.
+        least: at least so many.
+        rng: order within rounds.
+        enough: asked every few rounds whether the samples suffice.
+
+    Raises:
+        Stopped: Stop was pressed.
+    """
+    samples: dict[str, list[Any]] = {name: [] for name in sides}
+    names = list(sides)
+    look = least
+    with _no_collection():
+        for done in range(rounds):
+            timer.check()
+            if done >= least and timer.left <= 0:
+                break
+            if enough is not None and done == look:
+                if enough(samples):
+                    break
+                look = next_look(done)
+            rng.shuffle(names)
+            for name in names:
+                samples[name].append(sides[name]())
+    return samples
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    gc.collect()
+    before = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if before:
+            gc.enable()

@@ -1,0 +1,120 @@
+"""More inputs for the whole model: the cell's own calls, the user's, then seeded redraws.
+
+A redraw keeps the form of a call and replaces values: floats by values of the same spread, ids by
+ids that were seen (so embeddings stay in range), counting-up positions and masks as they are.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch.utils import _pytree as pytree
+
+from kforge_nb.errors import BadInput
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from kforge_nb.workload.calls import ModuleCall
+
+__all__ = ["LEAST", "fidelity_calls", "redrawn", "user_call"]
+
+LEAST = 8
+
+
+def fidelity_calls(
+    calls: Sequence[ModuleCall], inputs: Sequence[Any], seed: int, least: int = LEAST
+) -> list[tuple[str, ModuleCall]]:
+    """(origin, call) for the fidelity check: ``cell``, ``user`` or ``redrawn``.
+
+    Args:
+        calls: the recorded calls.
+        inputs: the user's own, as :func:`user_call` takes them, for the first call's module.
+        seed: of the redraws.
+        least: redraws fill up to this many for each module, over its calls in turn.
+
+    Raises:
+        BadInput: an input of the user's is not understood.
+    """
+    found = [("cell", call) for call in calls]
+    found += [("user", user_call(calls[0], value)) for value in inputs]
+    generator = torch.Generator().manual_seed(seed)
+    for module in {id(call.module): call.module for call in calls}.values():
+        own = [call for call in calls if call.module is module]
+        have = sum(call.module is module for _, call in found)
+        for turn in range(least - have):
+            found.append(("redrawn", redrawn(own[turn % len(own)], generator)))
+    return found
+
+
+def user_call(like: ModuleCall, value: Any) -> ModuleCall:
+    """A call of the same module on the user's input.
+
+    Args:
+        like: the recorded call whose module and state are used.
+        value: a tensor (the first argument), a tuple (positional arguments), a dict (keyword
+            arguments), or a pair of both.
+
+    Raises:
+        BadInput: something else.
+    """
+    call = copy.copy(like)
+    if isinstance(value, torch.Tensor):
+        call.args, call.kwargs = (value, *like.args[1:]), dict(like.kwargs)
+    elif isinstance(value, dict):
+        call.args, call.kwargs = (), dict(value)
+    elif (
+        isinstance(value, tuple)
+        and len(value) == 2
+        and isinstance(value[0], tuple)
+        and isinstance(value[1], dict)
+    ):
+        call.args, call.kwargs = value[0], dict(value[1])
+    elif isinstance(value, tuple):
+        call.args, call.kwargs = value, {}
+    else:
+        raise BadInput(
+            f"inputs= takes tensors, tuples of arguments, dicts of keyword arguments or pairs of "
+            f"both, not {type(value).__name__}"
+        )
+    return call
+
+
+def redrawn(call: ModuleCall, generator: torch.Generator) -> ModuleCall:
+    """The same call with other values; caches and other objects stay as recorded."""
+    twin = copy.copy(call)
+    twin.args, twin.kwargs = pytree.tree_map(
+        lambda leaf: _redraw(leaf, generator) if isinstance(leaf, torch.Tensor) else leaf,
+        (call.args, call.kwargs),
+    )
+    return twin
+
+
+def _redraw(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    if tensor.numel() == 0 or tensor.dtype == torch.bool or tensor.is_complex():
+        return tensor
+    if tensor.is_floating_point():
+        return _redraw_floats(tensor, generator)
+    values = tensor.detach().cpu().reshape(-1)
+    if values.numel() < 2 or values.unique().numel() <= 2 or _counts_up(tensor):
+        return tensor
+    pick = torch.randint(values.numel(), (values.numel(),), generator=generator)
+    return values[pick].reshape(tensor.shape).to(tensor.device)
+
+
+def _redraw_floats(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Normal values with the mean and spread of the finite ones; masks stay as they are."""
+    values = tensor.detach().cpu().to(torch.float64).reshape(-1)
+    finite = values[torch.isfinite(values) & (values.abs() < 1e4)]
+    if finite.numel() < values.numel() or values.unique().numel() <= 2:
+        return tensor
+    noise = torch.randn(values.shape, generator=generator, dtype=torch.float64)
+    fresh = finite.mean() + noise * finite.std(unbiased=False)
+    return fresh.reshape(tensor.shape).to(tensor.dtype).to(tensor.device)
+
+
+def _counts_up(tensor: torch.Tensor) -> bool:
+    """Positions: each row counts up by one."""
+    return tensor.dim() > 0 and tensor.shape[-1] > 1 and bool((tensor.diff(dim=-1) == 1).all())

@@ -1,0 +1,192 @@
+"""One Dynamo compile, many variants: a backend whose compiled graphs can be switched at run time.
+
+The in-model measurement needs the same call with no kernels, with all, with all but one, and with
+each occurrence timed in place. Compiling each anew would take minutes; here Dynamo compiles once,
+every graph becomes a ``Site``, and the variant is chosen by a field of the backend.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from kforge_nb.errors import KForgeError
+from kforge_nb.guard import launch
+from kforge_nb.guard.backend import gradient_needed, install
+from kforge_nb.guard.policy import rest_compiler
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+
+    from kforge_nb.guard.accepted import Accepted
+
+__all__ = ["Clock", "Site", "SwitchBackend"]
+
+_LAUNCH = "kforge::launch"
+
+
+class Clock:
+    """Times each launch, or the original in its place, while a call runs."""
+
+    def __init__(self) -> None:
+        self.kernels = True
+        self.ns: defaultdict[str, int] = defaultdict(int)
+
+    def restart(self, kernels: bool) -> None:
+        """Forget the times and choose what runs: kernels or originals."""
+        self.kernels = kernels
+        self.ns.clear()
+
+    def timed(self, handle: int) -> Callable[..., Any]:
+        """The function that stands in for the launches of one kernel."""
+        found = launch.kernel(handle)
+        op, original = torch.ops.kforge.launch.default, found.reference.forward
+        key, ns, wait = found.fingerprint, self.ns, _waiter(found.outputs[0].device)
+
+        def kforge_timed(inputs: list[torch.Tensor], handle: int) -> Sequence[torch.Tensor]:
+            wait()
+            start = time.perf_counter_ns()
+            out = op(inputs, handle) if self.kernels else original(*inputs)
+            wait()
+            ns[key] += time.perf_counter_ns() - start
+            return out
+
+        return kforge_timed
+
+
+def _waiter(device: str) -> Callable[[], None]:
+    if device.startswith("cuda"):
+        return torch.cuda.synchronize
+    return lambda: None
+
+
+class Site:
+    """One graph with all its variants; a variant is the set of fingerprints that run kernels."""
+
+    def __init__(self, owner: SwitchBackend, gm: fx.GraphModule, example_inputs: list[Any]) -> None:
+        self.owner = owner
+        self.gm = gm
+        self.example_inputs = example_inputs
+        self.replaced: dict[str, int] = {}
+        self.problem = ""
+        self.written: set[int] | None = None  # places of inputs written to, once looked at
+        self.rewritten = gm
+        if not gradient_needed(gm, example_inputs):
+            try:
+                self.rewritten, self.replaced = install(
+                    gm, example_inputs, owner.accepted, owner.handles
+                )
+            except Exception as problem:  # noqa: BLE001 (a reason in the report, not the end)
+                self.problem = f"cutting failed: {type(problem).__name__}: {problem}"
+        else:
+            self.problem = "a gradient is needed"
+        self._built: dict[frozenset[str], Callable[..., Any]] = {}
+        self._timed: Callable[..., Any] | None = None
+
+    def run(self, *args: Any) -> Any:
+        """The graph on these arguments, in the variant that the owner has chosen."""
+        owner = self.owner
+        if owner.spy is not None:
+            return owner.spy(self, args)
+        if owner.timing:
+            return self.timed(*args)
+        return self.variant(owner.enabled)(*args)
+
+    def graph(self, enabled: frozenset[str]) -> fx.GraphModule:
+        """The graph in which only these targets are launches; the others run their original."""
+        enabled = enabled.intersection(self.replaced)
+        if not enabled:
+            return self.gm
+        if enabled == self.replaced.keys():
+            return self.rewritten
+        handles = self.owner.handles
+        others = {handles[f]: _original(handles[f]) for f in self.replaced if f not in enabled}
+        return _retarget(self.rewritten, others)
+
+    def variant(self, enabled: frozenset[str]) -> Callable[..., Any]:
+        """The compiled variant, built on first use."""
+        enabled = enabled.intersection(self.replaced)
+        if enabled not in self._built:
+            compiler = self.owner.compile_rest
+            self._built[enabled] = compiler(self.graph(enabled), self.example_inputs)
+        return self._built[enabled]
+
+    @property
+    def timed(self) -> Callable[..., Any]:
+        """The variant in which each occurrence is timed in place (eager rest)."""
+        if self._timed is None:
+            handles = self.owner.handles
+            watched = {handles[f]: self.owner.clock.timed(handles[f]) for f in self.replaced}
+            self._timed = _retarget(self.rewritten, watched).forward
+        return self._timed
+
+
+class SwitchBackend:
+    """A ``torch.compile`` backend for measurements.
+
+    ``enabled`` chooses the variant, ``timing`` the in-place timed one, and ``spy``, if set, is
+    called with (site, arguments) instead. ``refused`` says which kernels could not be registered.
+    """
+
+    def __init__(self, accepted: Iterable[Accepted], rest: str = "eager") -> None:
+        self.accepted = {kernel.target_fingerprint: kernel for kernel in accepted}
+        self.rest = rest
+        self.compile_rest = rest_compiler(rest)
+        self.handles: dict[str, int] = {}
+        self.refused: dict[str, str] = {}
+        for fingerprint, kernel in self.accepted.items():
+            try:
+                self.handles[fingerprint] = kernel.register()
+            except KForgeError as problem:
+                self.refused[fingerprint] = str(problem)
+        self.sites: list[Site] = []
+        self.enabled: frozenset[str] = frozenset()
+        self.timing = False
+        self.spy: Callable[[Site, tuple[Any, ...]], Any] | None = None
+        self.clock = Clock()
+
+    def __call__(
+        self, gm: fx.GraphModule, example_inputs: list[Any], **_: Any
+    ) -> Callable[..., Any]:
+        """Compile one graph for Dynamo."""
+        site = Site(self, gm, list(example_inputs))
+        self.sites.append(site)
+        if self.rest != "eager":  # needs Dynamo's context, which is gone at run time
+            for enabled in (frozenset(), frozenset(site.replaced)):
+                site.variant(enabled)
+        return site.run
+
+    @property
+    def replaced(self) -> dict[str, int]:
+        """Occurrences of each target over all graphs."""
+        found: dict[str, int] = defaultdict(int)
+        for site in self.sites:
+            for fingerprint, count in site.replaced.items():
+                found[fingerprint] += count
+        return dict(found)
+
+
+def _original(handle: int) -> Callable[..., Any]:
+    reference = launch.kernel(handle).reference
+
+    def kforge_original(inputs: list[torch.Tensor], handle: int) -> Any:
+        del handle
+        return reference.forward(*inputs)
+
+    return kforge_original
+
+
+def _retarget(gm: fx.GraphModule, targets: dict[int, Callable[..., Any]]) -> fx.GraphModule:
+    """A copy in which the launches of these handles call these functions."""
+    graph = fx.Graph()
+    value = graph.graph_copy(gm.graph, {})
+    graph.output(value)
+    op = torch.ops.kforge.launch.default
+    for node in graph.nodes:
+        if node.op == "call_function" and node.target is op and node.args[1] in targets:
+            node.target = targets[node.args[1]]
+    return fx.GraphModule(gm, graph)
