@@ -12,7 +12,11 @@ from kforge_nb.options import OptimizeOptions, did_you_mean
 __all__ = ["Choice", "Row", "Times", "choose_targets", "trusted_headroom"]
 
 SMALLEST_SHARE = 0.005
-"""Below this part of the workload's time even an infinitely fast kernel goes unnoticed."""
+"""Below this part of all targets' time even an infinitely fast kernel goes unnoticed.
+
+Taken of the targets' own time, not of the wall: a workload that waits for its host (launch-bound,
+or on a busy machine) has small shares all over, which says nothing about which target matters.
+"""
 
 BELIEVABLE = 0.95
 """A measured time below this part of the roofline's shows that the roofline does not bind."""
@@ -43,6 +47,10 @@ class Row(Protocol):
     @property
     def vendor(self) -> bool:
         """Whether a vendor library computes it."""
+
+    @property
+    def calls(self) -> int:
+        """Calls a run of the workload."""
 
     @property
     def share(self) -> float | None:
@@ -89,8 +97,10 @@ def choose_targets(
     _check_request(rows, options)
     asked = set(options.target)
     found = []
+    total = sum(_time(row) for row in rows)
     for row in rows:
-        reason = _why_not(row, options, asked) or supports(row.index)
+        part = _time(row) / total if total else 1.0
+        reason = _why_not(row, options, asked, part) or supports(row.index)
         gain = _gain(row)
         words = reason or f"could save up to {gain:.1%} of the workload's time"
         found.append(Choice(row.index, reason is None, words, gain))
@@ -115,15 +125,19 @@ def _gain(row: Row) -> float:
     return max((row.share or 0.0) * (1.0 - 1.0 / headroom), 0.0)
 
 
-def _why_not(row: Row, options: OptimizeOptions, asked: set[int]) -> str | None:
+def _time(row: Row) -> float:
+    return (row.mean_us or 0.0) * row.calls
+
+
+def _why_not(row: Row, options: OptimizeOptions, asked: set[int], part: float) -> str | None:
     if asked:
         return None if row.index in asked else "not among the targets asked for"
     if options.ops and not {row.family, row.name} & set(options.ops):
         return f"not among the ops asked for ({', '.join(options.ops)})"
     if row.vendor:
         return "a vendor library computes it, which a generated kernel rarely beats"
-    if row.share is not None and row.share < SMALLEST_SHARE:
-        return f"takes only {row.share:.2%} of the workload's time"
+    if row.mean_us is not None and part < SMALLEST_SHARE:
+        return f"takes only {part:.2%} of the time of all targets"
     headroom = trusted_headroom(row)
     if headroom is not None and headroom < SMALLEST_HEADROOM:
         return f"already runs at its roofline (headroom {headroom:.2f}×)"

@@ -7,7 +7,6 @@ the words of the search: they stay original.
 
 from __future__ import annotations
 
-from dataclasses import asdict, is_dataclass
 from typing import TYPE_CHECKING, Any
 
 from kforge_nb.compilers import cpp
@@ -117,11 +116,14 @@ def _store(conductor: Conductor, winners: dict[int, str], report: GuardReport | 
             store.set_decision(record.id, row["index"], decision)
         if report is not None:
             data = report.to_document()
+            workload = record.run["workload"]
+            notes = list(dict.fromkeys([*workload.get("notes", []), *data["notes"]]))
             store.set_whole(record.id, data["whole"])
             store.update_run(
                 record.id,
                 fidelity=data["fidelity"],
                 recommendation=data["recommendation"],
+                workload={**workload, "notes": notes},
             )
     return installed
 
@@ -139,18 +141,4 @@ def _decision(
             reason = f"kept original: {why}"
         empty = dict.fromkeys(("isolated", "in_model", "fidelity"))
         return {**base, **empty, "installed": False, "reason": reason}
-    return {
-        **base,
-        "installed": decided.installed,
-        "reason": decided.reason,
-        "isolated": _plain(decided.isolated),
-        "in_model": _plain(decided.in_model),
-        "fidelity": decided.fidelity,
-    }
-
-
-def _plain(comparison: Any) -> dict[str, Any] | None:
-    if comparison is None:
-        return None
-    data = asdict(comparison) if is_dataclass(comparison) else dict(comparison)
-    return {k: data[k] for k in ("ratio", "low", "high", "ours_us", "against_us") if k in data}
+    return {**decided.to_document(), **base}

@@ -13,9 +13,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kforge_nb.errors import BadInput
-from kforge_nb.run import live
+from kforge_nb.run import live, tables
 from kforge_nb.run.report import GuardSummary
-from kforge_nb.store import document, frames
+from kforge_nb.store import document
 from kforge_nb.store.records import ACTIVE
 
 if TYPE_CHECKING:
@@ -86,22 +86,22 @@ class Run:
     @property
     def targets(self) -> pd.DataFrame:
         """One row a target: share, headroom, state, best speed-up."""
-        return self._frame(frames.target_rows)
+        return tables.targets(self._source.document(details=False))
 
     @property
     def nodes(self) -> pd.DataFrame:
         """One row a judged candidate: verdict, speed-up with its interval, times in µs."""
-        return self._frame(frames.node_rows)
+        return tables.nodes(self._source.document(details=False))
 
     @property
     def decisions(self) -> pd.DataFrame:
         """One row a decision of the guard, with the evidence."""
-        return self._frame(frames.decision_rows)
+        return tables.decisions(self._source.document(details=False))
 
     @property
     def costs(self) -> pd.DataFrame:
         """One row a booking of money, tokens and seconds, with running totals."""
-        return self._frame(frames.cost_rows)
+        return tables.costs(self._source.document(details=False))
 
     @property
     def guard(self) -> GuardSummary:
@@ -181,8 +181,8 @@ class Run:
         """
         from kforge_nb.guard import apply as guard_apply
 
-        chosen = self._modules(modules)
         kernels = self._accepted()
+        chosen = self._modules(modules)
         self.undo()
         calls = self.workload.calls if self.workload else ()
         self._applied = guard_apply.apply(chosen, kernels, self._rest(rest), calls=calls)
@@ -241,11 +241,6 @@ class Run:
         record = self._source.record
         return record.run if record else self._source.document(details=False)
 
-    def _frame(self, rows: Any) -> pd.DataFrame:
-        import pandas as pd
-
-        return pd.DataFrame(rows(self._source.document(details=False)))
-
     @property
     def _conductor(self) -> Conductor | None:
         """The conductor in this process, also after its end (it holds the workload)."""
@@ -295,12 +290,25 @@ class Run:
     def _accepted(self) -> list[Accepted]:
         from kforge_nb.run.guarding import installed_kernels
 
-        return installed_kernels(self.record)
+        record = self.record
+        if not record.store.decisions(record.id):
+            raise BadInput(
+                f"nothing is decided yet ({self.status()}); wait for the run, or resume it"
+            )
+        kernels = installed_kernels(record)
+        if not kernels:
+            raise BadInput(f"run {self.name} installs no kernel; run.guard says why")
+        return kernels
 
     def _rest(self, rest: str) -> str:
         if rest != "auto":
             return rest
         advice = self._source.document(details=False)["recommendation"]
+        if advice and advice["rest"] == "none":
+            raise BadInput(
+                f"the guard found the untouched model fastest ({advice['reason']}); name a rest, "
+                "such as rest='eager', to install the kernels all the same"
+            )
         return str(advice["rest"]) if advice else "eager"
 
     def _modules(

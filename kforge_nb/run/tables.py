@@ -1,0 +1,66 @@
+"""Run documents as pandas DataFrames that have their columns even when there is no row yet."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from kforge_nb.store import frames
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+__all__ = ["costs", "decisions", "nodes", "targets"]
+
+_NODES = (
+    "node", "target", "name", "parent", "depth", "action", "title", "language", "proposer",
+    "verdict", "speedup", "low", "high", "ours_us", "eager_us", "compile_us", "over_compile",
+    "visits", "value", "seconds", "created", "reason", "best",
+)  # fmt: skip
+_DECISIONS = (
+    "target", "name", "share", "node", "installed", "reason", "isolated", "isolated_low",
+    "isolated_high", "in_model", "in_model_low", "in_model_high", "in_model_us", "without_us",
+    "fidelity",
+)  # fmt: skip
+_COSTS = (
+    "target", "name", "node", "calls", "tokens_in", "tokens_out", "usd", "seconds", "created",
+    "total_usd", "total_seconds", "best_speedup",
+)  # fmt: skip
+_TARGETS = (
+    "target", "name", "family", "granularity", "vendor", "calls", "mean_us", "share", "bytes",
+    "flops", "roofline_us", "headroom", "ceiling", "state", "judged", "best", "speedup",
+    "installed",
+)  # fmt: skip
+
+
+def nodes(document: dict[str, Any]) -> pd.DataFrame:
+    """One row a judged candidate."""
+    return _frame(frames.node_rows, document, _NODES)
+
+
+def decisions(document: dict[str, Any]) -> pd.DataFrame:
+    """One row a decision of the guard."""
+    return _frame(frames.decision_rows, document, _DECISIONS)
+
+
+def costs(document: dict[str, Any]) -> pd.DataFrame:
+    """One row a booking."""
+    return _frame(frames.cost_rows, document, _COSTS)
+
+
+def targets(document: dict[str, Any]) -> pd.DataFrame:
+    """One row a target, with what the run says of it."""
+    table = _frame(frames.target_rows, document, _TARGETS)
+    table["state_reason"] = [t["state_reason"] for t in document["targets"]]
+    return table
+
+
+def _frame(
+    rows: Callable[[dict[str, Any]], list[dict[str, Any]]],
+    document: dict[str, Any],
+    columns: tuple[str, ...],
+) -> pd.DataFrame:
+    import pandas as pd
+
+    found = rows(document)
+    return pd.DataFrame(found) if found else pd.DataFrame(columns=list(columns))

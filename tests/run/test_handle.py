@@ -1,0 +1,157 @@
+"""The handle: tables, status, saving, and what cannot be done with which run."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from kforge_nb.api import find_run, load_run, runs
+from kforge_nb.errors import BadInput, DocumentError
+from kforge_nb.run import tables
+from kforge_nb.run.handle import Run
+from kforge_nb.run.source import StoreSource
+
+PATIENCE_S = 30
+
+
+@pytest.fixture
+def finished(stage):
+    """A run that is done."""
+    conductor = stage.conductor()
+    conductor.start()
+    assert conductor.join(PATIENCE_S)
+    return Run(StoreSource(conductor.record))
+
+
+def test_the_tables_have_a_row_for_everything(finished):
+    """Nodes, targets and decisions come as DataFrames with the figures of the store."""
+    assert len(finished.nodes) == 6
+    assert set(finished.nodes["verdict"]) == {"accepted"}
+    assert list(finished.targets["state"]) == ["done"]
+    assert finished.targets["state_reason"].str.contains("budget").all()
+
+
+def test_empty_tables_have_the_same_columns_as_full_ones(stage, finished):
+    """Code that selects columns works before the first candidate is judged."""
+    fresh = Run(StoreSource(stage.conductor(name="fresh").record))
+
+    assert list(fresh.nodes.columns) == list(finished.nodes.columns)
+    assert list(fresh.targets.columns) == list(finished.targets.columns)
+    assert tuple(fresh.decisions.columns) == tables._DECISIONS
+    assert tuple(fresh.costs.columns) == tables._COSTS
+
+
+def test_the_status_is_one_line(stage, finished):
+    """The status says the state and, for an ended run, why."""
+    status = finished.status()
+
+    assert "run r: done" in status
+    assert "budget" in status
+    assert "\n" not in status
+
+
+def test_the_bundle_holds_no_widget(finished):
+    """What a notebook saves is the document, HTML without script and text, never a widget view."""
+    bundle = finished._repr_mimebundle_()
+
+    assert set(bundle) == {"application/vnd.kforge.run+json", "text/html", "text/plain"}
+    assert "<script" not in bundle["text/html"]
+
+
+def test_a_saved_run_opens_again_and_can_only_be_looked_at(finished, tmp_path):
+    """The file gives the same tables; what needs the store says so instead of failing oddly."""
+    path = finished.save(tmp_path / "r.kforge.json")
+
+    again = load_run(path)
+
+    assert len(again.nodes) == 6
+    assert again.state == "done"
+    with pytest.raises(BadInput) as caught:
+        again.apply()
+    assert "opened from a file" in str(caught.value)
+
+
+def test_redacted_files_hold_no_source(finished, tmp_path):
+    """``redact`` leaves the sources out of the document and of the page."""
+    redacted = finished.save(tmp_path / "r.kforge.json", redact=True)
+    page = finished.save(tmp_path / "r.html", redact=True)
+
+    assert "// 1" not in redacted.read_text()
+    assert "// 1" not in page.read_text()
+
+
+def test_runs_are_found_by_name_id_and_age(stage, finished):
+    """A run is found by its name or id, or as the newest; a wrong name lists the right ones."""
+    folder = str(stage.store_path)
+
+    assert find_run("r", store=folder).id == finished.id
+    assert find_run(finished.id, store=folder).name == "r"
+    assert find_run(store=folder).id == finished.id
+    assert list(runs(store=folder)["name"]) == ["r"]
+    with pytest.raises(BadInput) as caught:
+        find_run("other", store=folder)
+    assert "there are: r" in str(caught.value)
+
+
+def test_nothing_to_find_is_said(tmp_path):
+    """Without a store there is a message instead of a new empty one on disk."""
+    with pytest.raises(BadInput) as caught:
+        find_run(store=str(tmp_path / "none"))
+
+    assert "no runs" in str(caught.value)
+    assert not (tmp_path / "none").exists()
+
+
+def test_a_file_that_is_no_run_is_refused(tmp_path):
+    """A damaged or foreign file is a DocumentError with its name."""
+    path = tmp_path / "x.kforge.json"
+    path.write_text("{}")
+
+    with pytest.raises(DocumentError):
+        load_run(path)
+
+
+def test_awaiting_a_run_leaves_the_loop_free(stage):
+    """``await run`` waits for the end while other tasks of the event loop go on."""
+    conductor = stage.conductor()
+    stage.judge.gate.clear()
+    conductor.start()
+    run = Run(StoreSource(conductor.record))
+
+    async def main():
+        waiting = asyncio.ensure_future(_await(run))
+        await asyncio.sleep(0)
+        assert not waiting.done()
+        stage.judge.gate.set()
+        return await asyncio.wait_for(waiting, PATIENCE_S)
+
+    assert asyncio.run(main()).state == "done"
+
+
+async def _await(run):
+    return await run
+
+
+def test_a_run_that_ended_is_neither_paused_nor_waited_for(finished):
+    """Pausing an ended run is bad input; waiting for it returns at once; stopping does nothing."""
+    with pytest.raises(BadInput) as caught:
+        finished.pause()
+
+    assert "has ended (done)" in str(caught.value)
+    assert finished.wait(0) is finished
+    finished.stop()
+    assert finished.state == "done"
+
+
+def test_waiting_times_out(stage):
+    """``wait(timeout)`` raises TimeoutError and the run goes on."""
+    conductor = stage.conductor()
+    stage.judge.gate.clear()
+    conductor.start()
+    run = Run(StoreSource(conductor.record))
+
+    with pytest.raises(TimeoutError):
+        run.wait(0.05)
+
+    assert conductor.alive
