@@ -10,11 +10,11 @@ from kforge_nb.candidates.candidate import Candidate, Kernel, LaunchPlan
 from kforge_nb.candidates.recipes.family import Match, Params, default_params, origin_of
 from kforge_nb.candidates.recipes.generator import optimise
 from kforge_nb.candidates.recipes.generator.ir import Unsupported
-from kforge_nb.candidates.recipes.generator.loops import Style
 from kforge_nb.candidates.recipes.generator.lower import Choices, Lowered, lower
 from kforge_nb.candidates.recipes.generator.nest import Nest, plan_nests
 from kforge_nb.candidates.recipes.generator.source import ENTRY, write_source
 from kforge_nb.candidates.recipes.generator.trace import aten_graph
+from kforge_nb.candidates.recipes.generator.vector import Style
 
 if TYPE_CHECKING:
     from torch import fx
@@ -27,7 +27,7 @@ _SIZES = {"float32": 4, "float64": 8, "float16": 2, "bfloat16": 2, "int64": 8, "
 _MOMENTS = {"native_layer_norm", "native_group_norm", "var", "var_mean"}
 _SOFTMAX = {"_softmax", "_log_softmax"}
 LONG_ROW = 32768
-STREAM_BYTES = 8 << 20
+STREAM_BYTES = 32 << 20
 
 
 class Generator:
@@ -55,9 +55,10 @@ class Generator:
         """Values to try, best guess first.
 
         ``stream``: stores past the caches; ``width``: bits of a vector; ``block``: elements of a
-        task; ``cache``: keep a row between passes; ``moments``: ``chunked`` reads a row once for
-        mean and deviation; ``softmax``: ``online`` once for maximum and sum; ``rounding``:
-        ``casts`` rounds where the graph casts to a shorter type.
+        task; ``lanes``: independent partial sums; ``cache``: keep a row between passes;
+        ``moments``: ``chunked`` reads a row once for mean and deviation; ``softmax``: ``online``
+        once for maximum and sum; ``rounding``: ``casts`` rounds where the graph casts to a
+        shorter type.
         """
         target = match.target
         lowered = self._lowered(target, Choices())
@@ -66,7 +67,9 @@ class Generator:
         written = sum(math.prod(s.shape) * _SIZES.get(s.dtype, 1) for s in target.outputs)
         large = written >= STREAM_BYTES
         found: dict[str, list[Any]] = {"stream": [large, not large], "width": [512, 256]}
-        if not reducing:
+        if reducing:
+            found["lanes"] = [4, 2, 1]
+        else:
             found["block"] = [16384, 4096, 65536]
         if any(optimise.cacheable(nest) for nest in nests):
             found["cache"] = [True, False]
@@ -103,7 +106,12 @@ class Generator:
         )
         lowered = self._lowered(target, choices)
         stream = range(len(target.outputs)) if params.get("stream") else ()
-        style = Style(frozenset(stream), params.get("width", 0), params.get("block", 16384))
+        style = Style(
+            stream=frozenset(stream),
+            width=params.get("width", 0),
+            block=params.get("block", 16384),
+            lanes=params.get("lanes", 4),
+        )
         return write_source(
             plan_nests(lowered.outputs, target.outputs),
             target.inputs,

@@ -2,444 +2,126 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from kforge_nb.candidates.recipes.generator import print_c
+from kforge_nb.candidates.recipes.generator import accumulate
 from kforge_nb.candidates.recipes.generator.evaluate import Reduction
-from kforge_nb.candidates.recipes.generator.index import Ix, Sym
+from kforge_nb.candidates.recipes.generator.index import Sym
 from kforge_nb.candidates.recipes.generator.nest import Loop, Pass, Root, Variant
-from kforge_nb.candidates.recipes.generator.terms import Term, walk
-from kforge_nb.candidates.recipes.generator.writer import Writer
-from kforge_nb.targets.target import TensorSpec
+from kforge_nb.candidates.recipes.generator.statements import Scope, Statements
+from kforge_nb.candidates.recipes.generator.vector import Chunk, VectorLoops
 
-__all__ = ["RowWriter", "Style"]
+__all__ = ["RowWriter"]
 
 CHUNK = 2048
 TILE = 1024
-_START = {
-    "sum": "0", "mean": "0", "prod": "1", "any": "0", "all": "1",
-    "max": "-{inf}", "min": "{inf}", "maxnan": "-{inf}", "minnan": "{inf}",
-}  # fmt: skip
-_CLAUSE = {
-    "sum": "+", "mean": "+", "prod": "*", "any": "|", "all": "&",
-    "max": "max", "min": "min", "maxnan": "max", "minnan": "min",
-}  # fmt: skip
-_SPECIAL = ("m2", "sumexp")
-_LIMITS = {"max": "INT64_MIN", "maxnan": "INT64_MIN", "min": "INT64_MAX", "minnan": "INT64_MAX"}
-
-
-@dataclass(frozen=True, slots=True)
-class Style:
-    """Parameters of the emitter: which outputs bypass the caches, vector width, lanes of sums."""
-
-    stream: frozenset[int] = frozenset()
-    width: int = 0
-    block: int = 0
-    lanes: int = 1
 
 
 @dataclass
 class RowWriter:
-    """Writes passes over a row; ``scope`` holds the names of terms already computed for it."""
+    """Writes all passes over a row."""
 
-    out: Writer
-    inputs: Sequence[TensorSpec]
-    outputs: Sequence[TensorSpec]
-    style: Style
-    needs: set[str] = field(default_factory=set)
-    streams: bool = False
-    _block: int = 0
-    _symbol: str = ""
+    statements: Statements
+    vectors: VectorLoops
+    reductions: dict[int, Reduction] = field(default_factory=dict)
+    block: int = 0
 
     def row(self, variant: Variant) -> None:
         """All passes over the row that the row symbols select."""
-        self._block = variant.block
-        scope: dict[int, str] = {}
+        self.block = variant.block
+        scope: Scope = {}
         for sweep in variant.passes:
             self._sweep(sweep, scope)
 
-    def _sweep(self, sweep: Pass, scope: dict[int, str]) -> None:
+    def _sweep(self, sweep: Pass, scope: Scope) -> None:
         """One pass: accumulators, loops, and the finished reductions as row values."""
+        out = self.statements.out
+        self.reductions = {r.number: r for r in sweep.reductions}
+        self.vectors.reductions = self.reductions
         for reduction in sweep.reductions:
-            self._start(reduction)
-        by_number = {r.number: r for r in sweep.reductions}
+            for line in accumulate.start(reduction):
+                out.line(line)
         for loop in sweep.loops:
-            self._loop(loop, scope, by_number)
+            self._loop(loop, scope)
         for reduction in sweep.reductions:
-            self._finish(reduction)
+            out.line(accumulate.finish(reduction))
 
-    # -- reductions ---------------------------------------------------------------------------
-
-    def _total(self, reduction: Reduction) -> str:
-        ctype = print_c.C_TYPES[reduction.node.dtype]
-        kind = reduction.node.kind
-        if kind in ("any", "all"):
-            return "int32_t"
-        if ctype in ("float", "uint16_t"):
-            return "double" if kind in ("sum", "mean", "m2", "sumexp") else "float"
-        return ctype if ctype == "double" else "int64_t"
-
-    def _part(self, reduction: Reduction) -> str:
-        total = self._total(reduction)
-        narrow = reduction.node.dtype not in ("float64",) and total == "double"
-        return "float" if narrow else total
-
-    def _initial(self, reduction: Reduction) -> str:
-        kind, total = reduction.node.kind, self._total(reduction)
-        if total == "int64_t" and kind in _LIMITS:
-            return _LIMITS[kind]
-        inf = "__builtin_inf()" if total == "double" else "__builtin_inff()"
-        return _START.get(kind, "0").format(inf=inf)
-
-    def _start(self, reduction: Reduction) -> None:
-        number, total = reduction.number, self._total(reduction)
-        self.out.line(f"{total} total{number} = {self._initial(reduction)};")
-        if reduction.node.kind in ("maxnan", "minnan") and total in ("float", "double"):
-            self.out.line(f"int32_t nan{number} = 0;")
-        if reduction.node.kind == "m2":
-            self.out.line(f"double mean{number} = 0, count{number} = 0;")
-        if reduction.node.kind == "sumexp":
-            self.out.line(f"float top{number} = -__builtin_inff();")
-
-    def _finish(self, reduction: Reduction) -> None:
-        number, kind, node = reduction.number, reduction.node.kind, reduction.node
-        ctype = {"int64_t": "int64_t", "double": "double", "int32_t": "bool"}.get(
-            self._total(reduction), "float"
-        )
-        if node.dtype != "float64" and ctype == "double":
-            ctype = "float"
-        value = f"total{number}"
-        if kind == "mean":
-            value = f"{value} * (1.0 / {node.count})"
-        if kind in ("maxnan", "minnan") and ctype in ("float", "double"):
-            value = f'nan{number} ? __builtin_nan("") : {value}'
-        self.out.line(f"const {ctype} red{number} = ({ctype})({value});")
-
-    # -- loops --------------------------------------------------------------------------------
-
-    def _loop(self, loop: Loop, scope: dict[int, str], reductions: dict[int, Reduction]) -> None:
+    def _loop(self, loop: Loop, scope: Scope) -> None:
+        """One loop; special reductions take the simple ones they include along."""
         symbols = loop.symbols
         if not symbols and any(root.kind == "reduce" for root in loop.roots):
             symbols = [Sym("once", 0, 1)]
-        special = [r for r in loop.roots if self._special(r, reductions)]
+        special = [r for r in loop.roots if self._special(r)]
         plain = [r for r in loop.roots if r not in special]
         for root in special:
-            kind = reductions[root.number].node.kind
-            twin = self._twin(root, plain, reductions)
+            twin = self._twin(root, plain)
             if twin is not None:
                 plain.remove(twin)
-            kept = [r for r in plain if r.kind == "buffer"]
-            rest = [r for r in plain if r.kind != "buffer"]
-            if not rest:
-                plain = []
-            self._nest(symbols, [root, *(kept if not rest else [])], scope, reductions, kind)
+            buffers = [r for r in plain if r.kind == "buffer"]
+            along = buffers if len(buffers) == len(plain) else []
+            plain = [r for r in plain if r not in along]
+            self._nest(symbols, [root, *along], scope)
             if twin is not None:
-                self._take(root.number, twin.number, kind)
+                self._take(root, twin)
         if plain:
-            self._nest(symbols, plain, scope, reductions, "")
+            self._nest(symbols, plain, scope)
 
-    def _special(self, root: Root, reductions: dict[int, Reduction]) -> bool:
-        return root.kind == "reduce" and reductions[root.number].node.kind in _SPECIAL
+    def _special(self, root: Root) -> bool:
+        return root.kind == "reduce" and accumulate.is_special(self.reductions[root.number])
 
-    def _twin(self, root: Root, plain: list[Root], reductions: dict[int, Reduction]) -> Root | None:
+    def _twin(self, root: Root, plain: list[Root]) -> Root | None:
         """The mean or maximum of the same term, which the special reduction computes anyway."""
-        wanted = {"m2": "mean", "sumexp": "max"}[reductions[root.number].node.kind]
-        if reductions[root.number].node.dtype == "float64":
-            return None
+        wanted = accumulate.twin_kind(self.reductions[root.number])
         for other in plain:
             same = other.kind == "reduce" and other.term is root.term
-            if same and reductions[other.number].node.kind == wanted:
+            if same and self.reductions[other.number].node.kind == wanted:
                 return other
         return None
 
-    def _take(self, number: int, twin: int, kind: str) -> None:
-        if kind == "m2":
-            self.out.line(f"total{twin} = mean{number} * count{number};")
-        else:
-            self.out.line(f"total{twin} = top{number};")
+    def _take(self, root: Root, twin: Root) -> None:
+        number = root.number
+        moments = self.reductions[number].node.kind == "m2"
+        value = f"mean{number} * count{number}" if moments else f"top{number}"
+        self.statements.out.line(f"total{twin.number} = {value};")
 
-    def _nest(
-        self,
-        symbols: list[Sym],
-        roots: list[Root],
-        scope: dict[int, str],
-        reductions: dict[int, Reduction],
-        special: str,
-    ) -> None:
+    def _nest(self, symbols: list[Sym], roots: list[Root], scope: Scope) -> None:
         """Loops around ``roots``; statements go out to where their symbols are known."""
         if not symbols:
-            names = self._define(roots, scope, [], 0, all_depths=True)
-            for root in roots:
-                self._root(root, names, reductions)
+            self.statements.define(roots, scope, None, 0)
+            self.vectors.roots(roots, scope)
             return
-        self._define(roots, scope, symbols, 0)
-        self._descend(symbols, 0, roots, dict(scope), reductions, special)
+        self.statements.define(roots, scope, symbols, 0)
+        self._descend(symbols, 0, roots, dict(scope))
 
-    def _descend(
-        self,
-        symbols: list[Sym],
-        depth: int,
-        roots: list[Root],
-        scope: dict[int, str],
-        reductions: dict[int, Reduction],
-        special: str,
-    ) -> None:
+    def _descend(self, symbols: list[Sym], depth: int, roots: list[Root], scope: Scope) -> None:
         symbol = symbols[depth]
         if depth == len(symbols) - 1:
-            self._innermost(symbols, roots, scope, reductions, special)
+            self._innermost(symbols, roots, scope)
             return
-        with self.out.block(_head(symbol.name, str(symbol.low), str(symbol.high))):
-            self._define(roots, scope, symbols, depth + 1)
-            self._descend(symbols, depth + 1, roots, dict(scope), reductions, special)
+        head = f"for (int64_t {symbol.name} = {symbol.low}; "
+        with self.statements.out.block(f"{head}{symbol.name} < {symbol.high}; ++{symbol.name})"):
+            self.statements.define(roots, scope, symbols, depth + 1)
+            self._descend(symbols, depth + 1, roots, dict(scope))
 
-    def _innermost(
-        self,
-        symbols: list[Sym],
-        roots: list[Root],
-        scope: dict[int, str],
-        reductions: dict[int, Reduction],
-        special: str,
-    ) -> None:
-        symbol = symbols[-1]
-        tiles = [r for r in roots if self._streamed(r, symbol)]
-        sums = [r for r in roots if r.kind == "reduce"]
+    def _innermost(self, symbols: list[Sym], roots: list[Root], scope: Scope) -> None:
+        """The innermost loop, in chunks where sums or tiles ask for it."""
+        out, symbol = self.statements.out, symbols[-1]
+        tiles = [r for r in roots if self.vectors.streamed(r, symbol)]
+        chunked = tiles or any(r.kind == "reduce" for r in roots)
         step = TILE if tiles else CHUNK
         low, high = str(symbol.low), str(symbol.high)
-        if self._block:
-            low, high = "low", "high"
-            start = (
-                f"{symbol.low} + block * {self._block}" if symbol.low else f"block * {self._block}"
-            )
-            self.out.line(f"const int64_t low = {start};")
-            end = f"low + {self._block}"
-            self.out.line(f"const int64_t high = {end} < {symbol.high} ? {end} : {symbol.high};")
-        if (tiles or sums or special) and symbol.size > step:
-            first, last = self.out.fresh("a"), self.out.fresh("b")
-            head = f"for (int64_t {first} = {low}; {first} < {high}; {first} += {step})"
-            with self.out.block(head):
-                end = f"{first} + {step}"
-                self.out.line(f"const int64_t {last} = {end} < {high} ? {end} : {high};")
-                self._chunk(symbols, roots, scope, reductions, special, (first, last), tiles)
-        else:
-            self._chunk(symbols, roots, scope, reductions, special, (low, high), tiles)
-
-    def _chunk(
-        self,
-        symbols: list[Sym],
-        roots: list[Root],
-        scope: dict[int, str],
-        reductions: dict[int, Reduction],
-        special: str,
-        bounds: tuple[str, str],
-        tiles: list[Root],
-    ) -> None:
-        if special == "m2":
-            self._moments(symbols, roots, scope, bounds)
-        elif special == "sumexp":
-            self._sumexp(symbols, roots, scope, bounds)
-        else:
-            self._straight(symbols, roots, scope, reductions, bounds, tiles)
-
-    def _straight(
-        self,
-        symbols: list[Sym],
-        roots: list[Root],
-        scope: dict[int, str],
-        reductions: dict[int, Reduction],
-        bounds: tuple[str, str],
-        tiles: list[Root],
-    ) -> None:
-        """One vector loop: partial sums of this chunk, stores, tiles for streaming."""
-        sums = [reductions[r.number] for r in roots if r.kind == "reduce"]
-        with self.out.block(""):
-            for root in tiles:
-                ctype = print_c.C_TYPES[self.outputs[root.number].dtype]
-                self.out.line(f"alignas(64) {ctype} tile{root.number}[{TILE}];")
-            for reduction in sums:
-                start = self._initial(reduction)
-                self.out.line(f"{self._part(reduction)} part{reduction.number} = {start};")
-            self.out.line(_pragma([(_CLAUSE[r.node.kind], r) for r in sums], self._checks_nan))
-            with self.out.block(_head(symbols[-1].name, *bounds)):
-                names = self._define(roots, dict(scope), symbols, len(symbols))
-                for root in roots:
-                    self._root(root, names, reductions, bounds[0] if root in tiles else None)
-            for reduction in sums:
-                self._combine(reduction)
-            for root in tiles:
-                self._flush(root, symbols[-1], bounds)
-
-    def _checks_nan(self, reduction: Reduction) -> bool:
-        kind = reduction.node.kind
-        return kind in ("maxnan", "minnan") and self._total(reduction) in ("float", "double")
-
-    def _root(
-        self,
-        root: Root,
-        names: dict[int, str],
-        reductions: dict[int, Reduction],
-        tile: str | None = None,
-    ) -> None:
-        value = names[id(root.term)]
-        index = root.ix.code() if root.ix is not None else "0"
-        if root.kind == "buffer":
-            self.out.line(f"buffer{root.number}[{index}] = {value};")
-        elif root.kind == "store":
-            stored = print_c.store(value, self.outputs[root.number].dtype, self.needs)
-            place = f"out{root.number}[{index}]"
-            if tile is not None:
-                place = f"tile{root.number}[{self._symbol} - {tile}]"
-            self.out.line(f"{place} = {stored};")
-        else:
-            self._accumulate(reductions[root.number], value)
-
-    def _accumulate(self, reduction: Reduction, value: str) -> None:
-        kind, part = reduction.node.kind, f"part{reduction.number}"
-        if kind in ("sum", "mean"):
-            self.out.line(f"{part} += {value};")
-        elif kind == "prod":
-            self.out.line(f"{part} *= {value};")
-        elif kind in ("any", "all"):
-            self.out.line(f"{part} {'|' if kind == 'any' else '&'}= (int32_t){value};")
-        else:
-            sign = ">" if kind.startswith("max") else "<"
-            self.out.line(f"{part} = {value} {sign} {part} ? {value} : {part};")
-            if self._checks_nan(reduction):
-                self.out.line(f"nan{reduction.number} |= {value} != {value};")
-
-    def _combine(self, reduction: Reduction) -> None:
-        kind, number = reduction.node.kind, reduction.number
-        total, part = f"total{number}", f"part{number}"
-        if kind in ("sum", "mean"):
-            self.out.line(f"{total} += {part};")
-        elif kind == "prod":
-            self.out.line(f"{total} *= {part};")
-        elif kind in ("any", "all"):
-            self.out.line(f"{total} {'|' if kind == 'any' else '&'}= {part};")
-        else:
-            sign = ">" if kind.startswith("max") else "<"
-            self.out.line(f"{total} = {part} {sign} {total} ? {part} : {total};")
-
-    # -- single-pass mean with deviation, and maximum with sum of powers ------------------------
-
-    def _moments(
-        self, symbols: list[Sym], roots: list[Root], scope: dict[int, str], bounds: tuple[str, str]
-    ) -> None:
-        """Mean and squared distances of this chunk, merged into the row's (Chan's formula)."""
-        main, n = roots[0], roots[0].number
-        low, high = bounds
-        with self.out.block(""):
-            self.out.line("float s = 0, q = 0;")
-            self.out.line("#pragma omp simd reduction(+:s)")
-            with self.out.block(_head(symbols[-1].name, low, high)):
-                names = self._define(roots, dict(scope), symbols, len(symbols))
-                for root in roots[1:]:
-                    self._root(root, names, {})
-                self.out.line(f"s += {names[id(main.term)]};")
-            self.out.line(f"const double m = (double)({high} - {low});")
-            self.out.line("const float middle = (float)(s / m);")
-            self.out.line("#pragma omp simd reduction(+:q)")
-            with self.out.block(_head(symbols[-1].name, low, high)):
-                names = self._define([main], dict(scope), symbols, len(symbols))
-                self.out.line(f"const float d = {names[id(main.term)]} - middle;")
-                self.out.line("q += d * d;")
-            self.out.line(f"const double step = middle - mean{n}, both = count{n} + m;")
-            self.out.line(f"total{n} += q + step * step * count{n} * m / both;")
-            self.out.line(f"mean{n} += step * m / both;")
-            self.out.line(f"count{n} = both;")
-
-    def _sumexp(
-        self, symbols: list[Sym], roots: list[Root], scope: dict[int, str], bounds: tuple[str, str]
-    ) -> None:
-        """Maximum and sum of exp(x - maximum) so far, rescaled when the maximum grows."""
-        main, n = roots[0], roots[0].number
-        self.needs.add("exp")
-        with self.out.block(""):
-            self.out.line("float m = -__builtin_inff(), s = 0;")
-            self.out.line("#pragma omp simd reduction(max:m)")
-            with self.out.block(_head(symbols[-1].name, *bounds)):
-                names = self._define(roots, dict(scope), symbols, len(symbols))
-                for root in roots[1:]:
-                    self._root(root, names, {})
-                value = names[id(main.term)]
-                self.out.line(f"m = {value} > m ? {value} : m;")
-            with self.out.block(f"if (m > top{n})"):
-                self.out.line(f"total{n} *= kf_exp(top{n} - m);")
-                self.out.line(f"top{n} = m;")
-            self.out.line(f"const bool none = top{n} == -__builtin_inff();")
-            self.out.line("#pragma omp simd reduction(+:s)")
-            with self.out.block(_head(symbols[-1].name, *bounds)):
-                names = self._define([main], dict(scope), symbols, len(symbols))
-                value = names[id(main.term)]
-                self.out.line(f"s += none ? ({value} != {value} ? {value} : 0.0f)")
-                self.out.line(f"          : kf_exp({value} - top{n});")
-            self.out.line(f"total{n} += s;")
-
-    # -- statements and streaming ---------------------------------------------------------------
-
-    def _define(
-        self,
-        roots: Sequence[Root],
-        scope: dict[int, str],
-        symbols: list[Sym],
-        depth: int,
-        *,
-        all_depths: bool = False,
-    ) -> dict[int, str]:
-        """Write the terms that belong to ``depth`` loops; adds their names to ``scope``."""
-        self._symbol = symbols[-1].name if symbols else ""
-        place = {symbol: position + 1 for position, symbol in enumerate(symbols)}
-        for term in walk(root.term for root in roots):
-            level = max((place.get(symbol, 0) for symbol in term.symbols), default=0)
-            if id(term) in scope or (level != depth and not all_depths):
-                continue
-            scope[id(term)] = self._statement(term, scope)
-        return scope
-
-    def _statement(self, term: Term, scope: dict[int, str]) -> str:
-        """Write one term as a constant; literals and finished reductions need no statement."""
-        if term.kind == "const":
-            return print_c.constant(term)
-        if term.kind == "red":
-            return f"red{term.data}"
-        index = (term.ix or Ix()).code()
-        if term.kind == "iota":
-            text = index
-        elif term.kind == "buffer":
-            text = f"buffer{term.data}[{index}]"
-        elif term.kind == "load":
-            position = int(term.name)
-            dtype = self.inputs[position].dtype
-            text = print_c.load(f"in{position}", dtype, index, self.needs)
-        else:
-            text = print_c.operation(term, [scope[id(arg)] for arg in term.args], self.needs)
-        name = self.out.fresh("t")
-        self.out.line(f"const {term.ctype} {name} = {text};")
-        return name
-
-    def _streamed(self, root: Root, symbol: Sym) -> bool:
-        wanted = root.kind == "store" and root.number in self.style.stream
-        return wanted and symbol.size >= 256 and root.ix is not None and root.ix.factor(symbol) == 1
-
-    def _flush(self, root: Root, symbol: Sym, bounds: tuple[str, str]) -> None:
-        self.needs.add("stream")
-        self.streams = True
-        assert root.ix is not None  # noqa: S101  # _streamed has looked
-        base = Ix(tuple(t for t in root.ix.terms if t[0] != symbol), root.ix.const)
-        number, size = root.number, f"(int64_t)sizeof(tile{root.number}[0])"
-        target = f"out{number} + {base.code()} + {bounds[0]}"
-        self.out.line(f"kf_stream({target}, tile{number}, ({bounds[1]} - {bounds[0]}) * {size});")
-
-
-def _head(name: str, low: str, high: str) -> str:
-    return f"for (int64_t {name} = {low}; {name} < {high}; ++{name})"
-
-
-def _pragma(sums: list[tuple[str, Reduction]], checks_nan: object) -> str:
-    clauses: dict[str, list[str]] = {}
-    for operator, reduction in sums:
-        clauses.setdefault(operator, []).append(f"part{reduction.number}")
-        if callable(checks_nan) and checks_nan(reduction):
-            clauses.setdefault("|", []).append(f"nan{reduction.number}")
-    text = "".join(f" reduction({op}:{', '.join(names)})" for op, names in clauses.items())
-    return f"#pragma omp simd{text}"
+        length = symbol.size
+        if self.block:
+            out.line(f"const int64_t low = {symbol.low} + block * {self.block};")
+            end = f"low + {self.block}"
+            out.line(f"const int64_t high = {end} < {high} ? {end} : {high};")
+            low, high, length = "low", "high", self.block
+        if not chunked or length <= step:
+            fixed = 0 if self.block else length
+            self.vectors.chunk(Chunk(symbols, low, high, fixed, tiles), roots, scope)
+            return
+        first, last = out.fresh("a"), out.fresh("b")
+        with out.block(f"for (int64_t {first} = {low}; {first} < {high}; {first} += {step})"):
+            end = f"{first} + {step}"
+            out.line(f"const int64_t {last} = {end} < {high} ? {end} : {high};")
+            self.vectors.chunk(Chunk(symbols, first, last, 0, tiles), roots, scope)

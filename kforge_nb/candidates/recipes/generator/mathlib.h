@@ -31,6 +31,38 @@ static inline __attribute__((always_inline)) float kf_exp(float x) {
   return y * one * two;
 }
 
+//@ exp_flush: bits
+// As exp, but results below 2^-126 become 0; cheaper, and enough inside sums and quotients.
+static inline __attribute__((always_inline)) float kf_exp_flush(float x) {
+  float c = x < -87.5f ? -87.5f : x;
+  c = c > 88.8f ? 88.8f : c;
+  const float shifted = c * 1.442695041f + 12583038.0f;
+  const float n = shifted - 12583038.0f;
+  const float r = (c - n * 0.693359375f) - n * -2.121944400e-4f;
+  float p = 1.381387468e-03f;
+  p = p * r + 8.369063959e-03f;
+  p = p * r + 4.166842252e-02f;
+  p = p * r + 1.666651815e-01f;
+  p = p * r + 4.999999404e-01f;
+  const float y = (p * (r * r) + r) + 1.0f;
+  return (y + y) * kf_float(kf_bits(shifted) << 23);
+}
+
+//@ inverse: bits
+// 1 / x for x in [1, 2^126]: three steps of Newton, cheaper than a division.
+static inline __attribute__((always_inline)) float kf_inverse(float x) {
+  float y = kf_float(0x7ef311c7u - kf_bits(x));
+  y = y + y * (1.0f - x * y);
+  y = y + y * (1.0f - x * y);
+  return y + y * (1.0f - x * y);
+}
+
+//@ inverse_plus_one: inverse exp_flush
+// 1 / (1 + exp(x)).
+static inline __attribute__((always_inline)) float kf_inverse_plus_one(float x) {
+  return x > 87.3f ? 0.0f : kf_inverse(1.0f + kf_exp_flush(x));
+}
+
 //@ log: bits
 static inline __attribute__((always_inline)) float kf_log(float x) {
   const bool tiny = x < 1.17549435e-38f;
@@ -80,12 +112,12 @@ static inline __attribute__((always_inline)) float kf_expm1(float x) {
   return __builtin_fabsf(x) < 0.7f ? near : far;
 }
 
-//@ sigmoid: exp
+//@ sigmoid: inverse_plus_one
 static inline __attribute__((always_inline)) float kf_sigmoid(float x) {
-  return 1.0f / (1.0f + kf_exp(-x));
+  return kf_inverse_plus_one(-x);
 }
 
-//@ tanh: exp
+//@ tanh: inverse_plus_one
 static inline __attribute__((always_inline)) float kf_tanh(float x) {
   const float a = __builtin_fabsf(x);
   const float z = x * x;
@@ -95,11 +127,11 @@ static inline __attribute__((always_inline)) float kf_tanh(float x) {
   p = p * z + 1.333149076e-01f;
   p = p * z - 3.333328366e-01f;
   const float near = x * (z * p) + x;
-  const float far = 1.0f - 2.0f / (kf_exp(2.0f * a) + 1.0f);
+  const float far = 1.0f - 2.0f * kf_inverse_plus_one(2.0f * a);
   return a < 0.625f ? near : __builtin_copysignf(far, x);
 }
 
-//@ erf: exp
+//@ erf: exp_flush
 static inline __attribute__((always_inline)) float kf_erf(float x) {
   const float a = __builtin_fabsf(x);
   const float z = x * x;
@@ -120,7 +152,7 @@ static inline __attribute__((always_inline)) float kf_erf(float x) {
   q = q * c + 6.332191229e-01f;
   q = q * c + 1.129578829e+00f;
   q = q * c - 1.881301869e-04f;
-  const float far = 1.0f - kf_exp(-q);
+  const float far = 1.0f - kf_exp_flush(-q);
   return a < 1.0f ? x * p : __builtin_copysignf(far, x);
 }
 
@@ -129,11 +161,11 @@ static inline __attribute__((always_inline)) float kf_gelu_erf(float x) {
   return 0.5f * x * (1.0f + kf_erf(x * 0.7071067812f));
 }
 
-//@ gelu_tanh: exp
+//@ gelu_tanh: inverse_plus_one
 // 0.5 (1 + tanh u) is 1 / (1 + exp(-2u)).
 static inline __attribute__((always_inline)) float kf_gelu_tanh(float x) {
   const float u = 0.7978845608f * x * (1.0f + 0.044715f * x * x);
-  return x / (1.0f + kf_exp(-2.0f * u));
+  return x * kf_inverse_plus_one(-2.0f * u);
 }
 
 //@ from_bf16: bits

@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 from kforge_nb.candidates.recipes.generator import mathlib, optimise, print_c, tasks
 from kforge_nb.candidates.recipes.generator.index import Sym
-from kforge_nb.candidates.recipes.generator.loops import RowWriter, Style
+from kforge_nb.candidates.recipes.generator.loops import RowWriter
 from kforge_nb.candidates.recipes.generator.nest import Nest, Variant
+from kforge_nb.candidates.recipes.generator.statements import Statements
+from kforge_nb.candidates.recipes.generator.vector import Style, VectorLoops
 from kforge_nb.candidates.recipes.generator.writer import Writer
 from kforge_nb.targets.target import TensorSpec
 
@@ -47,8 +49,9 @@ def write_source(
     for nest in nests:
         for variant in nest.variants:
             for task, buffers in tasks.prepare(nest, variant, style.block, cache=cache):
-                writer = RowWriter(Writer(), inputs, outputs, style, needs)
-                parts.append(_part(f"part{len(parts)}", parameters, task, buffers, writer))
+                statements = Statements(Writer(), inputs, nest.terms, needs)
+                vectors = VectorLoops(statements, outputs, style)
+                parts.append(_part(f"rows{len(parts)}", parameters, task, buffers, vectors))
     body = [*(part.text for part in parts), _entry(parts, parameters)]
     return "\n\n".join([_head(needs, style, title), *body]) + "\n"
 
@@ -78,16 +81,16 @@ def _part(
     parameters: Sequence[str],
     variant: Variant,
     buffers: Sequence[optimise.Buffer],
-    writer: RowWriter,
+    vectors: VectorLoops,
 ) -> _Part:
     """One function over tasks ``[first, last)``."""
-    out = writer.out
+    out = vectors.statements.out
     with out.block(f"static void {name}({', '.join(parameters)}, int64_t first, int64_t last)"):
         for number, (ctype, size) in enumerate(buffers):
             out.line(f"alignas(64) {ctype} buffer{number}[{size}];")
         with _rows(out, variant.rows):
-            writer.row(variant)
-        if writer.streams:
+            RowWriter(vectors.statements, vectors).row(variant)
+        if vectors.streams:
             out.line("#if defined(__SSE2__)")
             out.line("_mm_sfence();")
             out.line("#endif")
