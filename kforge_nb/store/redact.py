@@ -80,7 +80,10 @@ _FACTS = frozenset(
     ]
 )
 _LABEL = re.compile(r"(?:in|out)[0-9]{1,3}")
-_INPUT_SET = re.compile(r"(?:captured|redrawn|hard)(?:[ _:-]?[0-9]{1,4})?")
+_INPUT_SET = re.compile(  # the judge's own names of input sets
+    r"(?:(?:captured|redrawn|hard|offset|specials|impulses|large|zeros|huge|tiny|negative"
+    r"|infinities|set)[ _:#,-]{0,2}[0-9]{0,4}[ _:,-]{0,2}){1,4}"
+)
 
 
 class _Labels:

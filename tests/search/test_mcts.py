@@ -143,6 +143,18 @@ def test_scale_of_speedups_does_not_matter_for_order():
         assert tree["0.0"].visits > 1  # but the other is not forgotten
 
 
+@pytest.mark.parametrize(("greed", "branch"), [(0.9, "0.1"), (0.1, "0.0")])
+def test_greed_weighs_best_against_mean(greed, branch):
+    """Two equal starts, one with good children, one with bad ones and the best: greed decides."""
+    tree = planted(Verdict.ACCEPTED, Verdict.ACCEPTED)
+    for parent, speedups in (("0.0", (1.5, 1.5, 1.5)), ("0.1", (0.4, 0.4, 0.4, 2.2))):
+        for speedup in speedups:
+            node = tree.expect(parent, "optimise")
+            tree.record(node.id, node.id, evaluation(speedup))
+    choice = choose(tree, random.Random(0), Limits(greed=greed, momentum=0.0, exploration=0.0))
+    assert tree.path(tree[choice.node])[-2].id == branch
+
+
 def test_widening_bounds_the_breadth():
     """Progressive widening: no node may take all children while its branch has others open."""
     tree = run_mcts(deep_good_parent(2), 0, 80)

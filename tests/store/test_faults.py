@@ -300,11 +300,12 @@ def test_a_closed_store_says_so(tmp_path):
 def test_a_fork_opens_its_own_connection(store):
     """A forked child must not use (or close) its parent's connection."""
     run = store.create_run()
+    mine = store.database.connection()
     child = os.fork()
     if child == 0:
         try:
             store.add_event(run, "child")
-            os._exit(0)
+            os._exit(1 if store.database.connection() is mine else 0)
         except BaseException:  # noqa: BLE001 - a child must never run the parent's tests
             os._exit(1)
     assert os.waitpid(child, 0)[1] == 0
