@@ -1,0 +1,81 @@
+"""`make demo`: runs notebooks/quickstart.ipynb as a person would and prints what it found.
+
+The executed notebook, with its outputs, is left under ``notebooks/.kforge/``; the one in git is not
+touched.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+import nbformat
+from jupyter_client.kernelspec import KernelSpecManager
+from jupyter_client.manager import AsyncKernelManager
+from nbclient import NotebookClient
+from nbclient.exceptions import CellExecutionError
+
+ROOT = Path(__file__).resolve().parents[1]
+NOTEBOOK = ROOT / "notebooks" / "quickstart.ipynb"
+KEPT = NOTEBOOK.parent / ".kforge"
+LINES = 40
+CELL_LIMIT_S = 900
+
+
+def main() -> int:
+    """Run, print each cell's result as it comes, and say how long it took."""
+    begun = time.monotonic()
+    notebook = nbformat.read(NOTEBOOK, as_version=4)
+    KEPT.mkdir(exist_ok=True)
+    client = NotebookClient(
+        notebook,
+        km=_kernel(),
+        timeout=CELL_LIMIT_S,
+        resources={"metadata": {"path": str(NOTEBOOK.parent)}},
+        on_cell_executed=_print_cell,
+    )
+    try:
+        client.execute(env={**os.environ, "TQDM_DISABLE": "1"})
+    except CellExecutionError as error:
+        print(error, file=sys.stderr)
+        return 1
+    finally:
+        nbformat.write(notebook, KEPT / NOTEBOOK.name)
+    minutes, seconds = divmod(round(time.monotonic() - begun), 60)
+    where = (KEPT / NOTEBOOK.name).relative_to(ROOT)
+    print(f"\nThe notebook took {minutes}:{seconds:02d}; with its outputs it is in {where}")
+    print("Open it, or your own, with `make lab`.")
+    return 0
+
+
+def _kernel() -> AsyncKernelManager:
+    """The kernel of this very environment, whatever kernels the user has registered."""
+    specs = KernelSpecManager(kernel_dirs=[str(Path(sys.prefix) / "share" / "jupyter" / "kernels")])
+    return AsyncKernelManager(kernel_name="python3", kernel_spec_manager=specs, transport="ipc")
+
+
+def _print_cell(cell: Any, cell_index: int, execute_reply: Any) -> None:  # noqa: ARG001
+    """First line of the cell, then its texts."""
+    texts = [text for output in cell.get("outputs", []) if (text := _text(output))]
+    first = next((line for line in cell["source"].splitlines() if line.strip()), "")
+    print(f"\n>>> {first}", flush=True)
+    for text in texts:
+        lines = text.rstrip().splitlines()
+        print("\n".join(lines[:LINES]))
+        if len(lines) > LINES:
+            print(f"… {len(lines) - LINES} more lines")
+
+
+def _text(output: Any) -> str:
+    """What a terminal can show of an output; nothing for figures and widgets."""
+    if output["output_type"] == "stream":
+        return str(output["text"])
+    text = str(output.get("data", {}).get("text/plain", ""))
+    return "" if text.startswith(("<Figure", "RunWidget(")) else text
+
+
+if __name__ == "__main__":
+    sys.exit(main())
