@@ -1,0 +1,159 @@
+"""The built-in proposer: hand-written kernel families and the generator, needing no key.
+
+A draft is the best guess of a family that knows the target: tuned families first, the generator
+last. Optimising changes one parameter of the parent; repairing goes back towards what is safest.
+The same request always gets the same answer.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections import OrderedDict
+from collections.abc import Iterable, Iterator
+from typing import TYPE_CHECKING, Any
+
+from kforge_nb.candidates.recipes.family import Family, Match, Params, default_params
+from kforge_nb.proposers.protocol import Attempt, Refusal, Request
+
+if TYPE_CHECKING:
+    from kforge_nb.candidates.candidate import Candidate
+    from kforge_nb.targets.target import Target
+
+__all__ = ["RecipeProposer"]
+
+MAX_REPAIRS = 4
+MAX_MIXED_DRAFTS = 12
+_TRIES = 60
+_KEPT_TARGETS = 256
+
+Known = tuple[Family, Match]
+
+
+class RecipeProposer:
+    """Proposes candidates from recipe families.
+
+    Args:
+        families: in the order in which they are asked; the tuned families and the generator if
+            not given.
+    """
+
+    name = "recipes"
+
+    def __init__(self, families: Iterable[Family] | None = None) -> None:
+        self._families = tuple(families) if families is not None else None
+        self._known: OrderedDict[str, list[Known]] = OrderedDict()
+
+    def supports(self, target: Target) -> str | None:
+        """None if a recipe knows the target, else the reason in words."""
+        if not target.device.startswith("cpu"):
+            return f"the recipes write C++ for the CPU; this target is on {target.device}"
+        if self._matches(target):
+            return None
+        from kforge_nb.candidates.recipes.generator import why_not
+
+        reason = why_not(target) if self._families is None else "no family knows it"
+        return f"no recipe for {target.name}: {reason}"
+
+    def propose(self, request: Request) -> Candidate | Refusal:
+        """A candidate for the request; a Refusal when nothing untried is left."""
+        known = self._matches(request.target)
+        if not known:
+            return Refusal(self.supports(request.target) or "no recipe for this target")
+        if request.action in ("draft", "restart") or request.parent is None:
+            found = _first_new(_drafts(known, request), request)
+            return found or Refusal("every family and a dozen mixtures have been drafted")
+        return _next_to_parent(known, request, request.parent)
+
+    def _matches(self, target: Target) -> list[Known]:
+        """The families that know the target, kept for the last few hundred targets."""
+        found = self._known.get(target.fingerprint)
+        if found is None:
+            matches = [(family, family.match(target)) for family in self._all()]
+            found = [(family, match) for family, match in matches if match is not None]
+            self._known[target.fingerprint] = found
+            while len(self._known) > _KEPT_TARGETS:
+                self._known.popitem(last=False)
+        return found
+
+    def _all(self) -> tuple[Family, ...]:
+        if self._families is None:
+            from kforge_nb.candidates.recipes.families import tuned_families
+            from kforge_nb.candidates.recipes.generator import GENERATOR
+
+            self._families = (*tuned_families(), GENERATOR)
+        return self._families
+
+
+def _drafts(known: list[Known], request: Request) -> Iterator[Candidate]:
+    """Best guesses in order of the families, then mixtures of their parameters."""
+    for family, match in known:
+        yield family.emit(match, default_params(family, match))
+    if len(request.siblings) >= len(known) + MAX_MIXED_DRAFTS:
+        return
+    chance = random.Random(f"draft {request.target.fingerprint} {request.seed}")  # noqa: S311
+    for _ in range(_TRIES):
+        family, match = chance.choice(known)
+        values = family.parameters(match)
+        yield family.emit(match, {name: chance.choice(options) for name, options in values.items()})
+
+
+def _next_to_parent(known: list[Known], request: Request, parent: Attempt) -> Candidate | Refusal:
+    origin = parent.candidate.origin
+    if origin.get("proposer") != "recipes":
+        return Refusal("the parent was not written by a recipe, so it has no parameters to change")
+    for family, match in known:
+        if family.name == origin.get("recipe"):
+            break
+    else:
+        return Refusal(f"there is no recipe {origin.get('recipe')!r} for this target any more")
+    if request.action == "repair" and len(request.siblings) >= MAX_REPAIRS:
+        return Refusal(f"{MAX_REPAIRS} repairs of this candidate have failed")
+    values = family.parameters(match)
+    given = origin.get("params", {})
+    current = {name: given.get(name, options[0]) for name, options in values.items()}
+    moves = _moves(values, current, request)
+    found = _first_new((family.emit(match, params) for params in moves), request)
+    return found or Refusal("every single change of a parameter has been tried from here")
+
+
+def _moves(values: dict[str, list[Any]], current: Params, request: Request) -> list[Params]:
+    """Parameter sets one change away from ``current``, most promising first.
+
+    A parameter comes earlier the less often the siblings have changed it and the earlier its
+    family names it; a repair begins with going back to the best guesses.
+    """
+    chance = random.Random(f"move {request.target.fingerprint} {request.seed}")  # noqa: S311
+    changed = _changed(request.siblings, current)
+    ranked = []
+    for place, (name, options) in enumerate(values.items()):
+        for position, value in enumerate(options):
+            if _same(value, current[name]):
+                continue
+            back = request.action == "repair" and position == 0
+            rank = (not back, changed.get(name, 0), place, position, chance.random())
+            ranked.append((rank, {**current, name: value}))
+    return [params for _, params in sorted(ranked, key=lambda entry: entry[0])]
+
+
+def _changed(siblings: Iterable[Attempt], current: Params) -> dict[str, int]:
+    """How often each parameter was changed among the siblings without making things faster."""
+    counts: dict[str, int] = {}
+    for attempt in siblings:
+        params = attempt.candidate.origin.get("params", {})
+        for name, value in current.items():
+            if name in params and not _same(params[name], value):
+                counts[name] = counts.get(name, 0) + 1
+    return counts
+
+
+def _same(one: Any, other: Any) -> bool:
+    return json.dumps(one, sort_keys=True) == json.dumps(other, sort_keys=True)
+
+
+def _first_new(candidates: Iterable[Candidate], request: Request) -> Candidate | None:
+    """The first candidate whose source and plan are not those of the parent or a sibling."""
+    tried = {attempt.candidate.digest for attempt in request.siblings}
+    if request.parent is not None:
+        tried.add(request.parent.candidate.digest)
+    return next((c for c in candidates if c.digest not in tried), None)
