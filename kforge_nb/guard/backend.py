@@ -26,10 +26,11 @@ if TYPE_CHECKING:
     from torch import fx
 
     from kforge_nb.targets.partition import Cut
+    from kforge_nb.targets.target import Granularity
 
 __all__ = ["Accepted", "Backend", "GraphReport", "gradient_needed", "install", "kforge"]
 
-ORDER = ("region", "module", "op")
+ORDER: tuple[Granularity, ...] = ("region", "module", "op")
 """Larger wholes first: where cuts of two granularities overlap, the first one keeps its nodes."""
 
 
@@ -202,14 +203,14 @@ def _plain(cut: Cut) -> bool:
     return not any(isinstance(v, torch.Tensor) and (v.is_neg() or v.is_conj()) for v in values)
 
 
-def kforge(gm: fx.GraphModule, example_inputs: list[Any], **options: Any) -> Callable[..., Any]:
+def kforge(
+    gm: fx.GraphModule, example_inputs: list[Any], options: Mapping[str, Any] | None = None
+) -> Callable[..., Any]:
     """The entry point ``torch.compile(model, backend="kforge")``: kernels from the registry.
 
-    ``options={"rest": "inductor"}`` chooses the rest. Kernels are re-verified once a process; see
-    :mod:`kforge_nb.guard.registry`.
+    ``options={"rest": "inductor"}`` chooses the rest. A kernel is verified anew when a graph first
+    needs it; see :mod:`kforge_nb.guard.stored`.
     """
-    from kforge_nb.guard.registry import shared_backend
+    from kforge_nb.guard.stored import stored_backend
 
-    return shared_backend(str(options.get("options", options).get("rest", "eager")))(
-        gm, example_inputs
-    )
+    return stored_backend(str((options or {}).get("rest", "eager")))(gm, example_inputs)

@@ -1,0 +1,78 @@
+"""Kernels of the registry for ``torch.compile(model, backend="kforge")``, verified when needed."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING, Any
+
+from kforge_nb.errors import KForgeError
+from kforge_nb.guard.backend import ORDER, Backend
+from kforge_nb.guard.registry import Registry
+from kforge_nb.targets import partition
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from torch import fx
+
+    from kforge_nb.guard.backend import GraphReport
+
+__all__ = ["StoredBackend", "stored_backend"]
+
+
+class StoredBackend(Backend):
+    """A backend over a registry: a kernel is looked at only when a graph holds its target.
+
+    ``refused`` has the reason for each kernel that did not pass.
+    """
+
+    def __init__(self, registry: Registry, rest: str = "eager") -> None:
+        super().__init__([], rest)
+        self.registry = registry
+        self.known: dict[str, Path] = registry.entries()
+
+    def _rewrite(
+        self, gm: fx.GraphModule, example_inputs: Sequence[Any], report: GraphReport
+    ) -> fx.GraphModule:
+        try:
+            self._fetch(gm, example_inputs)
+        except Exception as problem:  # noqa: BLE001 (an original that runs beats a failed compile)
+            report.reasons.append(f"registry: {type(problem).__name__}: {problem}")
+        return super()._rewrite(gm, example_inputs, report)
+
+    def _fetch(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
+        """Verify and register the kernels of this graph that have not been looked at yet."""
+        waiting = self.known.keys() - self.accepted.keys() - self.refused.keys()
+        if not waiting:
+            return
+        for granularity in ORDER:
+            cuts = partition.cut(gm, example_inputs, granularity, vendor=granularity == "op")
+            for fingerprint in {cut.fingerprint for cut in cuts} & waiting:
+                waiting.discard(fingerprint)
+                self._admit(fingerprint)
+
+    def _admit(self, fingerprint: str) -> None:
+        try:
+            kernel = self.registry.verified(self.known[fingerprint])
+            self.handles[fingerprint] = kernel.register()
+            self.accepted[fingerprint] = kernel
+        except KForgeError as problem:
+            self.refused[fingerprint] = str(problem)
+
+
+_backends: dict[str, StoredBackend] = {}
+_lock = threading.Lock()
+
+
+def stored_backend(rest: str = "eager") -> StoredBackend:
+    """The process's backend over the default registry, for one rest.
+
+    Raises:
+        BadInput: an unknown rest.
+        MissingTool: there is no C++ compiler.
+    """
+    with _lock:
+        if rest not in _backends:
+            _backends[rest] = StoredBackend(Registry(), rest)
+        return _backends[rest]
