@@ -29,13 +29,12 @@ __all__ = [
     "unload_ipython_extension",
 ]
 
+_CALLABLE_MODULES = frozenset({"profile", "doctor"})
 _HOMES = {
-    "profile": "kforge_nb.api",
     "optimize": "kforge_nb.api",
     "load_run": "kforge_nb.api",
     "resume": "kforge_nb.api",
     "runs": "kforge_nb.api",
-    "doctor": "kforge_nb.api",
     "Run": "kforge_nb.run.handle",
 }
 
@@ -46,6 +45,8 @@ def __getattr__(name: str) -> Any:
         from importlib.metadata import version
 
         value: Any = version("kforge-nb")
+    elif name in _CALLABLE_MODULES:  # both a room and a function, see _callable
+        return import_module(f"kforge_nb.{name}")
     elif name in _HOMES:
         value = getattr(import_module(_HOMES[name]), name)
     else:

@@ -7,6 +7,7 @@ to the function keeps both spellings right, whatever was imported first.
 
 from __future__ import annotations
 
+import inspect
 import sys
 from importlib import import_module
 from types import ModuleType
@@ -21,5 +22,9 @@ def make_callable(module_name: str, home: str, function: str) -> None:
     class CallableModule(ModuleType):
         def __call__(self, *args: Any, **kwargs: Any) -> Any:
             return getattr(import_module(home), function)(*args, **kwargs)
+
+        @property
+        def __signature__(self) -> inspect.Signature:
+            return inspect.signature(getattr(import_module(home), function))
 
     sys.modules[module_name].__class__ = CallableModule

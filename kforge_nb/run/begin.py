@@ -62,8 +62,8 @@ def begin(fn: Callable[[], Any], options: OptimizeOptions) -> Run | DryRun:
     store = None if options.dry_run else open_store(options.store)
     if store is not None and options.name is not None:
         _check_free(store, options.name)
-    profiled = profile(fn, granularity=options.granularity)
     tools = make_tools(options)
+    profiled = profile(fn, granularity=options.granularity)
     targets = {row.index: row.target for row in profiled.rows}
     choices = choose_targets(
         profiled.rows, options, lambda index: tools.proposer.supports(targets[index])
