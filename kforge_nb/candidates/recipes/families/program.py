@@ -102,6 +102,9 @@ def _reachable(value: Value) -> set[int]:
     return found
 
 
+_MAY_ALIAS = ("view", "getitem", "contiguous", "cast", "type_as")
+
+
 class _Unreadable(Exception):
     """Raised inside this module when a node is beyond the recipes."""
 
@@ -113,6 +116,7 @@ class _Reader:
         self.program = Program(input_count=len(target.inputs))
         self.values: dict[fx.Node, Any] = {}
         self.metas: dict[fx.Node, Any] = {}
+        self.made: dict[Op, fx.Node] = {}
         self.specs = target.inputs
 
     def read(self, graph: fx.Graph) -> Program:
@@ -174,7 +178,7 @@ class _Reader:
             self.values[node] = self._value(args["input"])
             return
         source = args.get("input")
-        if name in ("view", "getitem", "contiguous", "cast") and isinstance(source, fx.Node):
+        if name in _MAY_ALIAS and isinstance(source, fx.Node):
             alias = self._alias(source, meta, name)
             if alias is not None:
                 self.values[node] = alias
@@ -205,7 +209,7 @@ class _Reader:
             return None if index is None else value[index]
         if meta is self.metas[source]:
             return value
-        if isinstance(value, Leaf) and name != "cast":
+        if isinstance(value, Leaf) and name not in ("cast", "type_as"):
             same = meta.untyped_storage()._cdata == value.view.untyped_storage()._cdata
             return Leaf(value.index, meta) if same else None
         return None
@@ -213,7 +217,8 @@ class _Reader:
     def _allow_in_place(self, source: Any, node: fx.Node) -> None:
         """In place is fine on a value computed here that nobody else reads."""
         value = self.values.get(source) if isinstance(source, fx.Node) else None
-        if not isinstance(value, Op) or set(source.users) != {node}:
+        made_here = isinstance(value, Op) and self.made.get(value) is source
+        if not made_here or set(source.users) != {node}:
             raise _Unreadable(f"{node} writes to a value that is used elsewhere")
         if self.program.uses.get(value, 0):
             raise _Unreadable(f"{node} writes to a value that has another name")
@@ -233,6 +238,7 @@ class _Reader:
                 if isinstance(item, Leaf | Op):
                     self._count(item)
         self.program.ops.append(op)
+        self.made[op] = node
         self.values[node] = op
 
 

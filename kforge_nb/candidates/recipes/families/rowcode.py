@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -61,12 +62,20 @@ def literal(value: float) -> str:
     return f"float({float(value).hex()})"
 
 
+@lru_cache(maxsize=1)
+def _gelu_of_infinity_is_nan() -> bool:
+    """Whether this torch's gelu turns infinity into NaN (its vectorised erf does)."""
+    probe = torch.full((64,), float("inf"))
+    return bool(torch.nn.functional.gelu(probe).isnan().all())
+
+
 def _formula(op: Op) -> str | None:
     if op.name == "pow":
         exponent = op.args["exponent"]
         return _POWERS.get(exponent) if isinstance(exponent, int | float) else None
     if op.name == "gelu":
-        return {"none": "gelu({0})", "tanh": "gelu_tanh({0})"}.get(op.args["approximate"])
+        exact = "gelu({0})" if _gelu_of_infinity_is_nan() else "gelu_limit({0})"
+        return {"none": exact, "tanh": "gelu_tanh({0})"}.get(op.args["approximate"])
     if op.args.get("alpha", 1) != 1 or op.args.get("rounding_mode") is not None:
         return None
     return POINTWISE.get(op.name)

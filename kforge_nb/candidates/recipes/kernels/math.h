@@ -34,9 +34,8 @@ KF_INLINE vf vtanh(vf x) {
   return pick_lt(z, set(0.3f), small, signedbig);
 }
 
-// The share of a standard normal below x: exp(-x^2/2) g(1 / (1 + 0.3 |x|)), error of g 5.8e-8.
-KF_INLINE vf normal_cdf(vf x) {
-  const vf z = vabs(x);
+// The share of a standard normal above z >= 0: exp(-z^2/2) g(1 / (1 + 0.3 z)), error of g 5.8e-8.
+KF_INLINE vf normal_tail(vf z) {
   const vf t = set(1.0f) / madd(set(0.3f), z, set(1.0f));
   vf g = set(3.840738084e-02f);
   g = madd(g, t, set(-1.693074114e-01f));
@@ -47,10 +46,14 @@ KF_INLINE vf normal_cdf(vf x) {
   g = madd(g, t, set(1.219452591e-01f));
   g = madd(g, t, set(1.194842076e-01f));
   g = madd(g, t, set(7.372368916e-06f));
-  const vf tail = g * vexp(set(-0.5f) * z * z);
-  return pick_lt(x, set(0.0f), tail, set(1.0f) - tail);
+  return g * vexp_falling(set(-0.5f) * z * z);
 }
-KF_INLINE vf gelu(vf x) { return x * normal_cdf(x); }
+// NaN at both infinities, as torch's vectorised erf has it; gelu_limit keeps +infinity.
+KF_INLINE vf gelu(vf x) { return relu(x) - vabs(x) * normal_tail(vabs(x)); }
+KF_INLINE vf gelu_limit(vf x) {
+  const vf tail = normal_tail(vabs(x));
+  return x * pick_lt(x, set(0.0f), tail, set(1.0f) - tail);
+}
 KF_INLINE vf gelu_tanh(vf x) {
   // x (1 + tanh u) / 2 = x / (1 + exp(-2u)): no cancellation where tanh is near -1.
   const vf u = x * madd(x * x, set(-2.0f * 0.7978845608f * 0.044715f), set(-2.0f * 0.7978845608f));
