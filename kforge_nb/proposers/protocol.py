@@ -28,7 +28,8 @@ class Request:
     """Everything a proposer may know.
 
     ``parent`` is None for a draft. ``siblings`` are the parent's other children, or for a draft the
-    roots tried so far. ``device`` holds plain facts (name, threads, isa, bandwidth_gbs). ``seed``
+    roots tried so far. ``tried`` holds the digests of all candidates judged for this target,
+    wherever they stand in the tree; another one of them would be refused. ``device`` holds plain facts (name, threads, isa, bandwidth_gbs). ``seed``
     makes a proposer deterministic.
     """
 
@@ -39,6 +40,7 @@ class Request:
     device: dict[str, Any] = field(default_factory=dict)
     roofline_us: float | None = None
     seed: int = 0
+    tried: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True)

@@ -102,29 +102,28 @@ def _next_to_parent(known: list[Known], request: Request, parent: Attempt) -> Ca
     origin = parent.candidate.origin
     if origin.get("proposer") != "recipes":
         return Refusal("the parent was not written by a recipe, so it has no parameters to change")
-    for family, match in known:
-        if family.name == origin.get("recipe"):
-            break
-    else:
+    found = next((pair for pair in known if pair[0].name == origin.get("recipe")), None)
+    if found is None:
         return Refusal(f"there is no recipe {origin.get('recipe')!r} for this target any more")
+    family, match = found
     if request.action == "repair" and len(request.siblings) >= MAX_REPAIRS:
         return Refusal(f"{MAX_REPAIRS} repairs of this candidate have failed")
     values = family.parameters(match)
     given = origin.get("params", {})
     current = {name: given.get(name, options[0]) for name, options in values.items()}
     moves = _moves(values, current, request)
-    found = _first_new((family.emit(match, params) for params in moves), request)
-    return found or Refusal("every single change of a parameter has been tried from here")
+    new = _first_new((family.emit(match, params) for params in moves), request)
+    return new or Refusal("every single change of a parameter has been tried from here")
 
 
 def _moves(values: dict[str, list[Any]], current: Params, request: Request) -> list[Params]:
     """Parameter sets one change away from ``current``, most promising first.
 
-    A parameter comes earlier the less often the siblings have changed it and the earlier its
-    family names it; a repair begins with going back to the best guesses.
+    A parameter comes earlier the less often the siblings have changed it in vain and the earlier
+    its family names it; a repair begins with going back to the best guesses.
     """
     chance = random.Random(f"move {request.target.fingerprint} {request.seed}")  # noqa: S311
-    changed = _changed(request.siblings, current)
+    changed = _in_vain(request, current)
     ranked = []
     for place, (name, options) in enumerate(values.items()):
         for position, value in enumerate(options):
@@ -136,14 +135,16 @@ def _moves(values: dict[str, list[Any]], current: Params, request: Request) -> l
     return [params for _, params in sorted(ranked, key=lambda entry: entry[0])]
 
 
-def _changed(siblings: Iterable[Attempt], current: Params) -> dict[str, int]:
-    """How often each parameter was changed among the siblings without making things faster."""
+def _in_vain(request: Request, current: Params) -> dict[str, int]:
+    """How often siblings changed each parameter without a gain, less how often with one."""
+    before = (request.parent.evaluation.speedup if request.parent else None) or 0.0
     counts: dict[str, int] = {}
-    for attempt in siblings:
+    for attempt in request.siblings:
         params = attempt.candidate.origin.get("params", {})
+        gained = attempt.evaluation.correct and (attempt.evaluation.speedup or 0.0) > before
         for name, value in current.items():
             if name in params and not _same(params[name], value):
-                counts[name] = counts.get(name, 0) + 1
+                counts[name] = counts.get(name, 0) + (-1 if gained else 1)
     return counts
 
 
