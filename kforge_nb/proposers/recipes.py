@@ -153,8 +153,8 @@ def _same(one: Any, other: Any) -> bool:
 
 
 def _first_new(candidates: Iterable[Candidate], request: Request) -> Candidate | None:
-    """The first candidate whose source and plan are not those of the parent or a sibling."""
-    tried = {attempt.candidate.digest for attempt in request.siblings}
+    """The first candidate whose source and plan have not been judged for this target."""
+    tried = {*request.tried, *(attempt.candidate.digest for attempt in request.siblings)}
     if request.parent is not None:
         tried.add(request.parent.candidate.digest)
     return next((c for c in candidates if c.digest not in tried), None)

@@ -55,7 +55,7 @@ class ReplayProposer:
     def propose(self, request: Request) -> Candidate | Refusal:
         """The next recorded child of the parent (or root) that is not among the siblings."""
         parent = request.parent.candidate.digest if request.parent is not None else None
-        tried = {attempt.candidate.digest for attempt in request.siblings}
+        tried = {*request.tried, *(attempt.candidate.digest for attempt in request.siblings)}
         for candidate in self._children.get((request.target.fingerprint, parent), ()):
             if candidate.digest not in tried:
                 return candidate
