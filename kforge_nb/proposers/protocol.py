@@ -29,7 +29,7 @@ class Request:
 
     ``parent`` is None for a draft. ``siblings`` are the parent's other children, or for a draft the
     roots tried so far. ``tried`` holds the digests of all candidates judged for this target,
-    wherever they stand in the tree; another one of them would be refused. ``device`` holds plain
+    wherever they stand in the tree; one of them again would be refused. ``device`` holds plain
     facts (name, threads, isa, bandwidth_gbs). ``seed`` makes a proposer deterministic.
     """
 

@@ -33,7 +33,7 @@ class Node:
     ``visits`` counts finished evaluations of this node and everything below it, ``pending`` those
     still under way. ``value`` is the best log speed-up over eager found here or below, None while
     nothing correct is known. ``closed`` means that the proposer has nothing more to offer here,
-    ``refusals`` counts its refusals so far.
+    ``refusals`` counts its refusals in a row.
     """
 
     id: str
@@ -112,6 +112,11 @@ class Tree:
         node_id = self._digests.get(digest)
         return None if node_id is None else self._nodes[node_id]
 
+    @property
+    def digests(self) -> frozenset[str]:
+        """All candidates judged so far, for proposers that must not write one twice."""
+        return frozenset(self._digests)
+
     def best(self) -> Node | None:
         """The fastest accepted node, else the fastest correct one; the earlier one on a tie."""
         timed = [n for n in self if n.own_value is not None]
@@ -158,6 +163,7 @@ class Tree:
             raise ValueError(f"node {node_id} already holds an evaluation")
         node.digest, node.evaluation = digest, evaluation
         self._digests.setdefault(digest, node_id)
+        self.parent(node).refusals = 0
         value = node.own_value
         for n in self.path(node):
             n.pending -= 1

@@ -4,11 +4,11 @@ import random
 from collections import Counter
 
 import pytest
-from landscapes import deep_good_parent, evaluation, mostly_failing, run_mcts
 
 from kforge_nb.judge.evaluation import Verdict
 from kforge_nb.search.mcts import Limits, choose, exhausted
 from kforge_nb.search.tree import Tree
+from tests.search.landscapes import deep_good_parent, evaluation, mostly_failing, run_mcts
 
 
 def planted(*verdicts, speedup=1.5):
@@ -101,6 +101,18 @@ def test_refusals_close_a_node():
             assert count < 10
         assert count == times
         assert exhausted(tree)
+
+
+def test_a_success_forgives_refusals():
+    """Refusals end a node only in a row: duplicates now and then must not close a good parent."""
+    tree, rng = planted(Verdict.ACCEPTED), random.Random(0)
+    for i in range(6):
+        choice = choose(tree, rng, Limits(refusals=2))
+        if i % 2:
+            tree.record(choice.ticket, choice.ticket, evaluation(0.1, Verdict.SUSPICIOUS))
+        else:
+            tree.refuse(choice.ticket, exhausted=False)
+    assert not exhausted(tree, Limits(refusals=2))
 
 
 def test_a_stale_branch_rests_but_is_not_lost():

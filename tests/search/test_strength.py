@@ -4,7 +4,8 @@ import math
 import statistics
 
 import pytest
-from landscapes import (
+
+from tests.search.landscapes import (
     deceptive,
     deep_good_parent,
     flat,

@@ -6,11 +6,11 @@ import math
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from landscapes import evaluation
 
 from kforge_nb.errors import DocumentError
 from kforge_nb.judge.evaluation import Verdict
 from kforge_nb.search.tree import Tree
+from tests.search.landscapes import evaluation
 
 SPEEDUPS = st.one_of(st.none(), st.floats(0.01, 100.0))
 
@@ -116,6 +116,7 @@ def test_find_names_the_first_holder():
     tree = grow([(0, 1.5, "record"), (0, 1.5, "record")])
     assert tree.find("digest0") is tree["3.0"]
     assert tree.find("other") is None
+    assert tree.digests == {"digest0"}
 
 
 @pytest.mark.parametrize(

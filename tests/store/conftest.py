@@ -1,11 +1,6 @@
-"""Lets the tests of this folder import ``make_example``; a store and the example to work with."""
-
-import sys
-from pathlib import Path
+"""A store and the example run to work with."""
 
 import pytest
-
-sys.path.insert(0, str(Path(__file__).parent))
 
 
 @pytest.fixture
@@ -18,6 +13,6 @@ def store(tmp_path):
 
 @pytest.fixture
 def example():
-    from make_example import example as made
+    from tests.store.make_example import example as made
 
     return made()

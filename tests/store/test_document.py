@@ -9,15 +9,15 @@ import sys
 import time
 
 import pytest
-from filling import fill
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from make_example import FILE
-from make_example import example as make
 
 from kforge_nb.errors import DocumentError, StoreError
 from kforge_nb.store import Store, document
 from kforge_nb.store.clean import clean, scrubber, secret_values
+from tests.store.filling import fill
+from tests.store.make_example import FILE
+from tests.store.make_example import example as make
 
 JSON = st.recursive(
     st.none()

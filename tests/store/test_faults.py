@@ -7,12 +7,12 @@ import subprocess
 import sys
 
 import pytest
-from filling import fill
 
 from kforge_nb.errors import StoreError
 from kforge_nb.store import Store
 from kforge_nb.store.migrations import MIGRATIONS
 from kforge_nb.store.owner import Owner
+from tests.store.filling import fill
 
 RUNNER = """
 import sys

@@ -2,9 +2,9 @@
 
 import pandas as pd
 import pytest
-from make_example import example as make
 
 from kforge_nb.store import frames
+from tests.store.make_example import example as make
 
 ALL = [
     frames.target_rows,

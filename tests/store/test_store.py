@@ -6,7 +6,6 @@ import sys
 import threading
 
 import pytest
-from filling import fill, put_node
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -14,6 +13,7 @@ from kforge_nb.errors import BadInput, StoreError
 from kforge_nb.judge.evaluation import Comparison, ErrorFigure, Evaluation, Verdict
 from kforge_nb.search.tree import Tree
 from kforge_nb.store import Store
+from tests.store.filling import fill, put_node
 
 FLOATS = st.floats(allow_nan=False, allow_infinity=True)
 TEXT = st.text(max_size=80)
