@@ -12,7 +12,7 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kforge_nb.guard import measure
+from kforge_nb.guard import launch, measure
 from kforge_nb.guard.fidelity import Fidelity, check_fidelity
 from kforge_nb.guard.measure import Model, Timer, interleave
 from kforge_nb.guard.report import Decision, Whole, isolated_comparison
@@ -106,12 +106,15 @@ class Decider:
     def screen(self, model: Model) -> frozenset[str]:
         """Time each target at its places; the fingerprints whose kernel is faster there."""
         backend = model.backend
-        present = frozenset(backend.replaced)
         for fingerprint in self.accepted:
-            if fingerprint in backend.refused:
+            handle = backend.handles.get(fingerprint)
+            if handle is None:
                 self.reasons[fingerprint] = f"cannot be launched: {backend.refused[fingerprint]}"
-            elif fingerprint not in present:
+            elif fingerprint not in backend.replaced:
                 self.reasons[fingerprint] = _absence(model)
+            elif launch.kernel(handle).note:
+                self.reasons[fingerprint] = f"switched off: {launch.kernel(handle).note}"
+        present = frozenset(f for f in backend.replaced if f not in self.reasons)
         if not present:
             return present
         self.say(f"timing {len(present)} targets at their places in the model")
