@@ -69,7 +69,7 @@ def test_decode_with_a_growing_cache(llama, accepted):
     for mine, theirs in zip(got, expected, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
     assert cache.get_seq_length() == 4 + 9 - 1
-    assert counters["launches"] - before >= 9 * 2
+    assert counters["launches"] - before == 9  # the norm at the end; the others take a sum along
     assert counters["calls"]["bypassed"] == 0
     assert counters["fallbacks"] == {}
 
