@@ -28,10 +28,10 @@ class Limits:
     ``refusals``: refusals in a row after which a node counts as exhausted. ``stale``: visits
     without gain after which a branch rests. ``exploration``: weight of the unknown. ``greed``:
     weight of a branch's best against its mean. ``momentum``: weight of the gain below a node over
-    the node itself, so that a poor start that keeps improving is followed. ``least_gain``: log speed-up
-    that counts as a gain. ``widen_from`` and ``widen_to``: exponent of progressive widening, at
-    the first visit and after ``widen_visits``. ``smallest_spread`` and ``largest_spread``: bounds
-    of the log speed-up that the scores are normalised by.
+    the node itself, so that a poor start that keeps improving is followed. ``least_gain``: log
+    speed-up that counts as a gain. ``widen_from`` and ``widen_to``: exponent of progressive
+    widening, at the first visit and after ``widen_visits``. ``smallest_spread`` and
+    ``largest_spread``: bounds of the log speed-up that the scores are normalised by.
     """
 
     drafts: int = 4
