@@ -18,7 +18,11 @@ Granularity = Literal["op", "module", "region"]
 
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
-    """What is known of one tensor: sizes and strides in elements, dtype without ``torch.``."""
+    """What is known of one tensor: sizes and strides in elements, dtype without ``torch.``.
+
+    The stride of an axis of size 1 means nothing and differs between runs; ``of`` writes the one
+    that a contiguous tensor would have there, so that equal layouts compare equal.
+    """
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -28,12 +32,25 @@ class TensorSpec:
     @classmethod
     def of(cls, tensor: torch.Tensor) -> TensorSpec:
         """The spec of a real or fake tensor with static sizes."""
+        shape = tuple(int(s) for s in tensor.shape)
         return cls(
-            tuple(int(s) for s in tensor.shape),
-            tuple(int(s) for s in tensor.stride()),
+            shape,
+            _without_noise(shape, tuple(int(s) for s in tensor.stride())),
             str(tensor.dtype).removeprefix("torch."),
             str(tensor.device),
         )
+
+
+def _without_noise(shape: tuple[int, ...], stride: tuple[int, ...]) -> tuple[int, ...]:
+    """The strides, with those of axes of size 1 set as in a contiguous tensor."""
+    if 1 not in shape:
+        return stride
+    result = list(stride)
+    for axis in reversed(range(len(shape))):
+        if shape[axis] == 1:
+            inner = axis + 1
+            result[axis] = result[inner] * shape[inner] if inner < len(shape) else 1
+    return tuple(result)
 
 
 @dataclass(frozen=True, slots=True)
