@@ -61,7 +61,7 @@ def build(store: Store, run: str, *, details: bool = True) -> dict[str, Any]:
     scrub = scrubber()
     with store.database.read():  # one consistent view
         record = store.run(run)
-        targets = store.targets(run)
+        targets = store.targets(run, files=False)
         nodes = store.nodes(run, sources=details)
         costs, decisions, whole = store.costs(run), store.decisions(run), store.whole(run)
     rows = [_node_row(n, scrub) for n in nodes]
@@ -82,9 +82,9 @@ def build(store: Store, run: str, *, details: bool = True) -> dict[str, Any]:
         "nodes": rows,
         "details": {n["id"]: _details(n, scrub) for n in nodes} if details else {},
         "costs": [fit(clean(c, scrub), "cost") for c in costs],
-        "decisions": [fit(clean(d, scrub), "decision") for d in decisions],
+        "decisions": [_decision_row(d, scrub) for d in decisions],
         "whole": [fit(clean(w, scrub), "wholeRow") for w in whole],
-        "fidelity": _optional(record["fidelity"], "fidelity", scrub),
+        "fidelity": _optional(_fidelity(record["fidelity"]), "fidelity", scrub),
         "recommendation": _optional(record["recommendation"], "recommendation", scrub),
         "counters": _optional(record["counters"], "facts", scrub),
     }
@@ -162,6 +162,30 @@ def parse(raw: bytes | str, where: str = "the run document") -> dict[str, Any]:
 
 def _optional(record: Any, name: str, scrub: Callable[[str], str]) -> Any:
     return None if record is None else fit(clean(record, scrub), name)
+
+
+def _fidelity(record: Any) -> Any:
+    """The guard's record in the document's words.
+
+    Inputs counted by kind become their number (and ``input_kinds``), a ratio that is not finite
+    becomes null with ``infinite`` set, since JSON has no infinity.
+    """
+    if not isinstance(record, Mapping):
+        return None
+    found = dict(record)
+    kinds = found.get("inputs")
+    if isinstance(kinds, Mapping):
+        counts = [n for n in kinds.values() if isinstance(n, int)]
+        found |= {"inputs": sum(counts), "input_kinds": dict(kinds)}
+    ratio = found.get("ratio")
+    if isinstance(ratio, str) or (isinstance(ratio, float) and math.isinf(ratio)):
+        found |= {"ratio": None, "infinite": True}
+    return found
+
+
+def _decision_row(decision: Mapping[str, Any], scrub: Callable[[str], str]) -> dict[str, Any]:
+    record = {**decision, "fidelity": _fidelity(decision.get("fidelity"))}
+    return dict(fit(clean(record, scrub), "decision"))
 
 
 def _target_row(

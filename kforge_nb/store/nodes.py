@@ -57,7 +57,8 @@ class NodeRecords(LogRecords):
     def update_target(self, run: str, index: int, **fields: Any) -> None:
         """Set some fields of a target's record (state, state_reason, best, …)."""
         with self.database.write() as c:
-            record = {**self.target(run, index)["record"], **fields}
+            row = self._target(run, index)
+            record = {**load(row["record"]), **fields}
             _check(record, state=_TARGET_STATES, granularity=_GRANULARITIES)
             columns = {"record": dump(record), "fingerprint": str(record["fingerprint"])}
             self._update("targets", columns, "run = ? AND idx = ?", (run, index), "")
@@ -69,24 +70,19 @@ class NodeRecords(LogRecords):
         Raises:
             StoreError: No such target.
         """
-        found = [t for t in self.targets(run) if t["index"] == index]
+        return _target_of(self._target(run, index))
+
+    def targets(self, run: str, *, files: bool = True) -> list[dict[str, Any]]:
+        """All targets of a run by index; without ``files``, which may be long, if so wished."""
+        columns = "idx, fingerprint, record" + (", files" if files else "")
+        query = f"SELECT {columns} FROM targets WHERE run = ? ORDER BY idx"  # noqa: S608
+        return [_target_of(r) for r in self._rows(query, run)]
+
+    def _target(self, run: str, index: int) -> dict[str, Any]:
+        found = self._rows("SELECT * FROM targets WHERE run = ? AND idx = ?", run, index)
         if not found:
             raise StoreError(f"run {run!r} has no target {index}")
         return found[0]
-
-    def targets(self, run: str) -> list[dict[str, Any]]:
-        """All targets of a run by index."""
-        with self.database.read() as c:
-            rows = c.execute("SELECT * FROM targets WHERE run = ? ORDER BY idx", (run,)).fetchall()
-        return [
-            {
-                "index": r["idx"],
-                "fingerprint": r["fingerprint"],
-                "record": load(r["record"]),
-                "files": load(r["files"]),
-            }
-            for r in rows
-        ]
 
     def add_node(
         self,
@@ -214,6 +210,11 @@ class NodeRecords(LogRecords):
         keys = ("id", "target", "parent", "action", "digest", "seconds", "visits", "value")
         found = {k: row[k] for k in (*keys, "created")}
         return {**found, "candidate": candidate, "evaluation": evaluation}
+
+
+def _target_of(row: Mapping[str, Any]) -> dict[str, Any]:
+    found = {"index": row["idx"], "fingerprint": row["fingerprint"]}
+    return {**found, **{k: load(row[k]) for k in ("record", "files") if k in row}}
 
 
 def _number(node: str, target: int) -> int:

@@ -41,6 +41,8 @@ _OWN_WORDS = frozenset(
         "guarded",
         "empty",
         "compile",
+        "max_autotune",
+        "none",
     ]
 )
 _OPTIONS = frozenset(

@@ -61,6 +61,21 @@ def test_details_on_demand_are_those_of_the_whole(store, example):
         assert document.details_of(store, run, node) == details
 
 
+@pytest.mark.parametrize("ratio", ["inf", math.inf])
+def test_the_guards_own_record_of_fidelity(store, ratio):
+    """Inputs counted by kind and an infinite ratio, as the guard writes them, must not be lost."""
+    run = store.create_run()
+    store.add_target(run, 0, {"fingerprint": "f"})
+    record = {"ratio": ratio, "ratios": [1.0, ratio], "inputs": {"cell": 1, "redrawn": 7}}
+    store.update_run(run, fidelity={**record, "limit": 1.05, "note": "n"})
+    store.set_decision(run, 0, {"target": 0, "installed": False, "fidelity": record})
+    built = document.validate(document.build(store, run))
+    for found in (built["fidelity"], built["decisions"][0]["fidelity"]):
+        assert (found["ratio"], found["infinite"], found["inputs"]) == (None, True, 8)
+        assert found["input_kinds"] == {"cell": 1, "redrawn": 7}
+    assert built["fidelity"]["limit"] == 1.05
+
+
 def test_a_young_run_is_valid(store):
     """A run that has only begun, whose records lack nearly everything, must give a document."""
     run = store.create_run()
