@@ -83,9 +83,11 @@ class Database:
                 yield c
                 return
             c.execute("BEGIN")
+            self._local.reading = True
             try:
                 yield c
             finally:
+                self._local.reading = False
                 self._end(c, "ROLLBACK")
 
     @contextmanager
@@ -93,6 +95,8 @@ class Database:
         """One transaction: committed when the block ends, undone when it raises."""
         with self.errors():
             c = self.connection()
+            if getattr(self._local, "reading", False):
+                raise StoreError("a record cannot be written inside a view that only reads")
             if c.in_transaction:  # part of a larger one
                 yield c
                 return

@@ -145,6 +145,15 @@ def test_a_transaction_is_whole(store):
     assert len(store.nodes(run)) == 1
 
 
+def test_no_write_is_lost_inside_a_reading_view(store):
+    """A write inside a view that only reads would be undone with it, so it must be refused."""
+    run = store.create_run()
+    with pytest.raises(StoreError, match="only reads"), store.database.read():
+        store.add_event(run, "x")
+    store.add_event(run, "y")
+    assert [e["kind"] for e in store.events(run)] == ["y"]
+
+
 def test_node_and_cost_are_one(store):
     """Money is booked with its node: when the node is refused, so is the booking."""
     run = store.create_run()
