@@ -113,12 +113,14 @@ def built(tmp_path_factory):
             shutil.copy2(ROOT / name, target)
     out = tmp_path_factory.mktemp("dist")
     environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:/usr/bin:/bin"}
-    subprocess.run(
+    done = subprocess.run(
         [sys.executable, "-m", "build", "--no-isolation", "--outdir", str(out), str(source)],
         env=environment,
         capture_output=True,
-        check=True,
+        text=True,
+        check=False,
     )
+    assert done.returncode == 0, done.stdout + done.stderr
     return out
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import matplotlib as mpl
 import pytest
+from matplotlib import pyplot
 
 from kforge_nb.errors import BadInput
 from kforge_nb.view.plots import plot_cost, plot_targets, plot_tree
@@ -14,7 +15,7 @@ mpl.use("agg")
 @pytest.fixture(autouse=True)
 def _close_figures():
     yield
-    mpl.pyplot.close("all")
+    pyplot.close("all")
 
 
 def test_cost_is_in_candidates_until_money_was_spent(document):
@@ -52,7 +53,7 @@ def test_tree_has_one_label_a_candidate(document):
 
 def test_plots_draw_into_given_axes(document):
     """Figures for a paper are composed by whoever writes it."""
-    _, axes = mpl.pyplot.subplots(1, 3)
+    _, axes = pyplot.subplots(1, 3)
 
     assert plot_cost(document, axes[0]) is axes[0]
     assert plot_targets(document, axes[1]) is axes[1]
