@@ -320,13 +320,14 @@ class Bench:
         comparisons: Sequence[Comparison],
         record: _Record,
     ) -> Evaluation:
-        floor = floor_seconds(self.target, self._slots, self._judge.bandwidth_gbs)
+        calibration = self._judge.calibration
+        floor = floor_seconds(self.target, self._slots.region.bytes, calibration)
         ruled = ruling.rule(self.target, comparison, sessions, floor)
         return record.evaluation(
             ruled.verdict,
             ruled.reason,
             timings=tuple(comparisons),
-            **ruling.throughput(self.target, comparison, self._judge.bandwidth_gbs),
+            **ruling.throughput(self.target, comparison, calibration.bandwidth_gbs),
         )
 
     def close(self) -> None:

@@ -6,6 +6,7 @@ comes from the operating system and is not kept.
 
 from __future__ import annotations
 
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ import torch
 from torch import fx
 
 from kforge_nb.errors import BadInput
-from kforge_nb.judge.correctness import Expected, check_output, expect
+from kforge_nb.judge.correctness import Expected, Terms, check_output, expect
 from kforge_nb.judge.draws import HARD_SETS, hard_set, redraw
 from kforge_nb.targets.float64 import reference
 from kforge_nb.targets.target import Target
@@ -24,6 +25,10 @@ __all__ = ["Case", "build_cases", "make_case", "secret_generator", "weakness"]
 MEMORY_LIMIT = 768 << 20
 _CAPTURED, _REDRAWN = 2, 2
 _ALWAYS = 3  # hard sets that are kept however large the tensors are
+_SUMMING = re.compile(
+    r"softmax|norm|sum|mean|var|std|prod|matmul|mm|linear|conv|einsum|entropy|loss|pool|attention"
+)
+_EQUAL = frozenset({"impulses", "zeros"})
 _MAY_BE_INFINITE = frozenset({"specials", "negative infinities"})
 
 
@@ -47,8 +52,40 @@ def make_case(graph: fx.GraphModule, name: str, inputs: Sequence[torch.Tensor]) 
         result = graph(*inputs)
         eager = [result] if isinstance(result, torch.Tensor) else list(result)
         exact = reference(graph, inputs)
+    terms = Terms(_summands(graph, inputs, eager), _condition(inputs), name in _EQUAL)
     pairs = zip(exact, eager, strict=True)
-    return Case(name, list(inputs), [expect(high, low) for high, low in pairs])
+    return Case(name, list(inputs), [expect(high, low, terms) for high, low in pairs])
+
+
+def _summands(
+    graph: fx.GraphModule, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+) -> int:
+    """About how many numbers one output element of the graph sums; 0 if it sums none."""
+    names = {str(getattr(n.target, "__name__", n.target)).lower() for n in graph.graph.nodes}
+    if not any(_SUMMING.search(name) for name in names):
+        return 0
+    shapes = [t.shape for t in inputs if t.is_floating_point() and t.dim() > 0 and t.numel() > 0]
+    if not shapes:
+        return 0
+    longest = max(shape[-1] for shape in shapes)
+    largest = max(shape.numel() for shape in shapes)
+    smallest = min((t.numel() for t in outputs if t.numel()), default=1)
+    folded = largest // smallest
+    if any("group_norm" in name or "instance_norm" in name for name in names):
+        folded = max(folded, largest // max(1, shapes[0][0] * min(32, shapes[0][1])))
+    return max(longest, folded)
+
+
+def _condition(inputs: Sequence[torch.Tensor]) -> float:
+    """How much larger than their spread the values in a row of the largest input are."""
+    floats = [t for t in inputs if t.is_floating_point() and t.dim() > 0 and t.numel() > 0]
+    if not floats:
+        return 1.0
+    largest = max(floats, key=torch.Tensor.numel)
+    rows = largest.reshape(-1, largest.shape[-1])[:256].to(torch.float64)
+    size, spread = rows.square().mean(-1).sqrt(), rows.std(-1, correction=0)
+    shares = (size / spread)[torch.isfinite(size) & (spread > 0)]
+    return min(1e4, max(1.0, float(shares.median()))) if shares.numel() else 1.0
 
 
 def build_cases(target: Target, generator: torch.Generator) -> list[Case]:

@@ -4,8 +4,9 @@ An element may be off by ``FACTOR`` times the error that eager itself makes in i
 ``ULPS`` units in the last place of the output's dtype at the element, plus ``ULPS`` units of the
 arithmetic's precision at the scale of the row. Eager's error in a row is the worst of that row, or
 what eager's errors are in nearly all rows in proportion to their scale, whichever is more: eager
-must not set a budget by luck. The row terms are what cancellation leaves of any honest order of
-summation; an element that is wrong by the size of a dropped term is far outside.
+must not set a budget by luck. Where the target sums ``n`` numbers, their sum may be taken in any
+order, one by one if need be: ``SUM * sqrt(n)`` more units, times how much larger the numbers are
+than their spread (``Terms``). An approximation, a lower precision or a dropped term is far outside.
 NaNs and infinities must stand where eager has them, integers and booleans must be equal.
 """
 
@@ -20,11 +21,30 @@ import torch
 
 from kforge_nb.judge.evaluation import ErrorFigure
 
-__all__ = ["FACTOR", "ULPS", "Expected", "OutputCheck", "check_output", "expect"]
+__all__ = ["FACTOR", "SUM", "ULPS", "Expected", "OutputCheck", "Terms", "check_output", "expect"]
 
 FACTOR = 4.0
 ULPS = 8.0
+SUM = 4.0
 _SHOWN = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Terms:
+    """What makes an honest sum inexact: how many numbers, and their size over their spread.
+
+    ``equal``: nearly all numbers are the same, so that rounding goes the same way every time.
+    """
+
+    summands: int = 0
+    condition: float = 1.0
+    equal: bool = False
+
+    @property
+    def units(self) -> float:
+        """Units in the last place that the order of summation may cost."""
+        units = SUM * math.sqrt(self.summands)
+        return (max(units, self.summands / 2) if self.equal else units) * self.condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,7 +72,7 @@ class OutputCheck:
     worst: tuple[dict[str, Any], ...]
 
 
-def expect(reference: torch.Tensor, eager: torch.Tensor) -> Expected:
+def expect(reference: torch.Tensor, eager: torch.Tensor, terms: Terms = Terms()) -> Expected:  # noqa: B008
     """Work out the budget of one output from its exact value and eager's value."""
     if not eager.is_floating_point():
         return Expected(reference, eager.contiguous(), None, None, 0.0, 0.0)
@@ -65,7 +85,7 @@ def expect(reference: torch.Tensor, eager: torch.Tensor) -> Expected:
     if special is not None:
         error = torch.where(finite, error, 0.0)
         magnitude = torch.where(finite, magnitude, 0.0)
-    tolerance = _tolerance(error, magnitude, eager.dtype)
+    tolerance = _tolerance(error, magnitude, eager.dtype, terms)
     scale = _scale(magnitude)
     return Expected(
         exact,
@@ -77,7 +97,9 @@ def expect(reference: torch.Tensor, eager: torch.Tensor) -> Expected:
     )
 
 
-def _tolerance(error: torch.Tensor, magnitude: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
+def _tolerance(
+    error: torch.Tensor, magnitude: torch.Tensor, dtype: torch.dtype, terms: Terms
+) -> torch.Tensor:
     info = torch.finfo(dtype)
     work = torch.finfo(torch.float64 if dtype is torch.float64 else torch.float32).eps
     if error.dim() == 0 or error.numel() == 0:
@@ -87,7 +109,8 @@ def _tolerance(error: torch.Tensor, magnitude: torch.Tensor, dtype: torch.dtype)
         row = magnitude.square().mean(-1, keepdim=True).sqrt()
         worst = torch.maximum(worst, _usual(worst, row) * row)
     rounding = (1.0 if info.eps > 1e-4 else ULPS) * info.eps * magnitude
-    return FACTOR * worst + rounding + ULPS * work * row + 4 * info.tiny
+    sums = work * (ULPS * row + terms.units * torch.maximum(row, magnitude))
+    return FACTOR * worst + rounding + sums + 4 * info.tiny
 
 
 def _usual(worst: torch.Tensor, row: torch.Tensor) -> float:

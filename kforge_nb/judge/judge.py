@@ -14,6 +14,7 @@ from kforge_nb.errors import KForgeError
 from kforge_nb.judge.baseline import BaselineWorker
 from kforge_nb.judge.bench import Bench
 from kforge_nb.judge.binary import library_folder, runner_binary
+from kforge_nb.profile.calibration import calibrate
 from kforge_nb.settings import Settings, cache_dir
 
 if TYPE_CHECKING:
@@ -40,7 +41,7 @@ class Judge:
         self.library_folder = library_folder()
         self.threads = settings.threads or len(os.sched_getaffinity(0))
         self.builds = cache_dir() / "cpp"
-        self.bandwidth_gbs = _bandwidth()
+        self.calibration = calibrate("cpu")
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = Path(mkdtemp(prefix="judge-", dir=folder))
@@ -85,10 +86,3 @@ class Judge:
         trace: TracebackType | None,
     ) -> None:
         self.close()
-
-
-def _bandwidth() -> float:
-    """Calibrated memory bandwidth in GB/s."""
-    from kforge_nb.profile.calibration import calibrate
-
-    return calibrate().bandwidth_gbs

@@ -1,8 +1,8 @@
-"""Starting, freezing, talking to and ending child processes, without leaving one behind.
+"""Starting, talking to and ending child processes, without leaving one behind.
 
 All children are started by one thread that lives as long as this process. They ask the kernel to
 be killed when that thread dies (``PR_SET_PDEATHSIG`` is bound to the *thread* that started them),
-so even ``kill -9`` of a notebook leaves no runner behind, not even a frozen one.
+so even ``kill -9`` of a notebook leaves no runner behind, not even one in an endless loop.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["Child", "Gone", "TooSlow", "cpu_seconds"]
+__all__ = ["Child", "Gone", "TooSlow", "cpu_seconds", "thread_seconds"]
 
 _spawner_lock = threading.Lock()
 _spawner: ThreadPoolExecutor | None = None
@@ -77,7 +77,6 @@ class Child:
         finally:
             os.close(theirs)
         self.pid = self.popen.pid
-        self.frozen = False
         self._closed = False
 
     def send(self, data: bytes) -> None:
@@ -117,18 +116,6 @@ class Child:
     def _ended(self) -> os.waitid_result | None:
         return os.waitid(os.P_PID, self.pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
 
-    def freeze(self) -> None:
-        """Stop all its threads: nothing spins or works behind the other side's batch."""
-        if not self.frozen and self.alive():
-            os.kill(self.pid, signal.SIGSTOP)
-            self.frozen = True
-
-    def thaw(self) -> None:
-        """Let it run again."""
-        if self.frozen and self.alive():
-            os.kill(self.pid, signal.SIGCONT)
-        self.frozen = False
-
     def status(self, seconds: float = 1.0) -> int | None:
         """Exit status (negative: signal) of a child that is ending; None if it goes on."""
         handle = os.pidfd_open(self.pid)
@@ -153,6 +140,18 @@ class Child:
             with suppress(OSError):
                 self.popen.stdin.close()
         os.close(self._reply)
+
+
+def thread_seconds(pid: int) -> float:
+    """CPU time of all living threads of a process, to the nanosecond; 0 if it cannot be read."""
+    total = 0
+    try:
+        for task in os.scandir(f"/proc/{pid}/task"):
+            with open(f"{task.path}/schedstat", "rb") as file:  # noqa: PTH123 - called often
+                total += int(file.read().split()[0])
+    except (OSError, ValueError, IndexError):
+        return 0.0
+    return total * 1e-9
 
 
 def cpu_seconds(pid: int) -> float:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 __all__ = ["Ruling", "comparison", "merged", "rule", "throughput"]
 
 _LOADED = 0.15
+_HIDDEN_SHARE = 0.05
+_HIDDEN_SECONDS = 2e-3
 _KEPT_SAMPLES = 512
 
 
@@ -65,6 +67,13 @@ def rule(
             Verdict.SUSPICIOUS,
             f"faster than physics allows: {fastest:.3g} µs a call, where this machine cannot move "
             f"the data in less than {floor_seconds * 1e6:.3g} µs",
+        )
+    hidden, watched = sum(s.hidden for s in sessions), sum(s.watched for s in sessions)
+    if hidden > _HIDDEN_SHARE * watched + _HIDDEN_SECONDS:
+        return Ruling(
+            Verdict.SUSPICIOUS,
+            f"it worked for {hidden * 1e3:.3g} ms of the {watched * 1e3:.3g} ms that belonged to "
+            "the baseline: work hidden from the clock",
         )
     foreign = max((s.foreign for s in sessions), default=0.0)
     load = f"; other programs used {foreign:.0%} of the machine" if foreign > _LOADED else ""

@@ -25,7 +25,7 @@ LOOKS = 10
 SYSTEMATIC = 0.01
 _POCOCK_Z = 2.555  # ten looks, 5% for all of them together, two-sided
 _SINGLE_Z = 1.96
-MIN_PAIRS = 8
+MIN_PAIRS = 10
 
 
 @dataclass(frozen=True, slots=True)

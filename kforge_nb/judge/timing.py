@@ -20,7 +20,7 @@ from typing import Protocol
 import torch
 
 from kforge_nb.judge.baseline import BaselineWorker
-from kforge_nb.judge.process import Child, cpu_seconds
+from kforge_nb.judge.process import Child, cpu_seconds, thread_seconds
 from kforge_nb.judge.protocol import HELD_CALLS
 from kforge_nb.judge.runner_handle import Runner
 from kforge_nb.judge.slots import TimedInputs
@@ -28,7 +28,10 @@ from kforge_nb.judge.statistics import Interval, decide, next_look, paired_ratio
 
 __all__ = ["BaselineSide", "Plan", "Probe", "RunnerSide", "Session", "Side", "run_session"]
 
-BATCH_SECONDS = 2e-3
+BATCH_SECONDS = 10e-3
+LONGEST_SECONDS = 80e-3  # of the slower side's batch, where that is more than one call
+LEAD_SECONDS = 3e-3  # calls that do not count, before each batch
+SETTLE_SECONDS = 2e-3  # longer than OpenMP threads spin, see timing_environment
 PIPE_SHARE = 100  # a batch lasts at least this many empty exchanges
 _PINGS = 9
 
@@ -87,7 +90,7 @@ class Plan:
 
     seconds: float = 2.0
     narrow: float = 0.10
-    pairs: int = 8
+    pairs: int = 10
     probes: int = 4
 
 
@@ -101,7 +104,11 @@ class Probe:
 
 @dataclass(slots=True)
 class Session:
-    """What a session found. Times are seconds per call; ``decision`` as in statistics.decide."""
+    """What a session found. Times are seconds per call; ``decision`` as in statistics.decide.
+
+    ``foreign`` is the share of the machine that others used; ``hidden`` the CPU seconds that the
+    candidate used in the ``watched`` seconds that belonged to the baseline.
+    """
 
     ours: list[float] = field(default_factory=list)
     against: list[float] = field(default_factory=list)
@@ -111,6 +118,8 @@ class Session:
     probes: list[Probe] = field(default_factory=list)
     seconds: float = 0.0
     foreign: float = 0.0
+    hidden: float = 0.0
+    watched: float = 0.0
     stopped: bool = False
 
 
@@ -166,21 +175,17 @@ def run_session(
     session = Session()
     start = time.monotonic()
     foreign = _Foreign([ours.child.pid, against.child.pid])
-    try:
-        costs = _warm_up(ours, against, inputs, session)
-        look = plan.pairs
-        while True:
-            _pair(ours, against, inputs, session, costs, source, fetch, plan)
-            session.stopped = stop()
-            late = time.monotonic() - start > plan.seconds
-            enough = len(session.ours) >= min(plan.pairs, 8)
-            if session.stopped or (late and enough) or len(session.ours) >= look:
-                look = next_look(len(session.ours))
-                if _settled(session, plan) or session.stopped or (late and enough):
-                    break
-    finally:
-        ours.child.thaw()
-        against.child.thaw()
+    pace = _warm_up(ours, against, inputs)
+    look = plan.pairs
+    while True:
+        _pair(ours, against, inputs, session, pace, source, fetch, plan)
+        pace = pace.after(session)
+        session.stopped = stop()
+        late = time.monotonic() - start > plan.seconds and len(session.ours) >= plan.pairs
+        if session.stopped or late or len(session.ours) >= look:
+            look = next_look(len(session.ours))
+            if _settled(session, plan) or session.stopped or late:
+                break
     session.seconds = time.monotonic() - start
     session.foreign = foreign.share()
     return session
@@ -192,48 +197,69 @@ def _settled(session: Session, plan: Plan) -> bool:
     return session.decision is not None
 
 
-def _warm_up(
-    ours: Side, against: Side, inputs: TimedInputs, session: Session
-) -> tuple[float, float]:
-    """Cost of an empty exchange on each side; sets the number of calls in a batch."""
+def _warm_up(ours: Side, against: Side, inputs: TimedInputs) -> _Pace:
+    """Cost of an empty exchange on each side, and a first idea of how long calls take."""
     costs, calls = [], []
-    for side, other in ((ours, against), (against, ours)):
-        other.child.freeze()
-        side.child.thaw()
-        cost = plain.median(side.ping() for _ in range(_PINGS))
+    for side in (ours, against):
+        time.sleep(SETTLE_SECONDS)
+        costs.append(plain.median(side.ping() for _ in range(_PINGS)))
         side.batch(0, 1)
-        one = min(max(side.batch(i, 1) - cost, 1e-7) for i in range(3))
-        want = max(BATCH_SECONDS, PIPE_SHARE * cost)
-        if one * inputs.slots < want:  # too short to tell from one call: ask again over a batch
-            one = max(side.batch(0, inputs.slots) - cost, 1e-7) / inputs.slots
-        costs.append(cost)
-        calls.append(max(1, min(inputs.slots, round(want / one))))
-    session.calls = max(calls)
-    return costs[0], costs[1]
+        one = max(min(side.batch(i, 1) for i in range(3)) - costs[-1], 1e-7)
+        count = max(1, min(inputs.slots, int(LEAD_SECONDS / one)))
+        calls.append(max(side.batch(0, count) - costs[-1], 1e-7) / count)
+    return _Pace((costs[0], costs[1]), (calls[0], calls[1]), inputs.slots)
+
+
+@dataclass(frozen=True, slots=True)
+class _Pace:
+    """Seconds of an empty exchange and of one call, ours first; from them the calls in a batch."""
+
+    costs: tuple[float, float]
+    call: tuple[float, float]
+    slots: int
+
+    @property
+    def calls(self) -> int:
+        """As many as make the faster side's batch long enough and the slower side's not too long."""
+        want = max(BATCH_SECONDS, PIPE_SHARE * max(self.costs)) / min(self.call)
+        most = LONGEST_SECONDS / max(self.call)
+        return max(1, min(self.slots, round(min(want, most))))
+
+    def lead(self, index: int) -> int:
+        """Calls of one side that do not count."""
+        return max(1, min(self.slots, round(LEAD_SECONDS / self.call[index])))
+
+    def after(self, session: Session) -> _Pace:
+        """The pace by what was measured so far."""
+        call = (plain.median(session.ours), plain.median(session.against))
+        return _Pace(self.costs, call, self.slots)
 
 
 def _pair(
-    ours: Side, against: Side, inputs: TimedInputs, session: Session,
-    costs: tuple[float, float], source: random.Random,
-    fetch: Callable[[int], list[torch.Tensor]], plan: Plan,
+    ours: Side, against: Side, inputs: TimedInputs, session: Session, pace: _Pace,
+    source: random.Random, fetch: Callable[[int], list[torch.Tensor]], plan: Plan,
 ) -> None:  # fmt: skip
-    calls = max(1, min(inputs.slots, round(session.calls * source.uniform(0.8, 1.2))))
+    calls = max(1, min(inputs.slots, round(pace.calls * source.uniform(0.8, 1.2))))
     first = source.randrange(inputs.slots)
     inputs.renew(first, calls, source)
-    seconds = {}
-    order = [(ours, against), (against, ours)]
+    seconds = [0.0, 0.0]
+    order = [0, 1]
     source.shuffle(order)
-    for side, other in order:
-        other.child.freeze()
-        side.child.thaw()
-        side.ping()  # it runs again
+    for index in order:
+        side = (ours, against)[index]
+        time.sleep(SETTLE_SECONDS)
+        idle = thread_seconds(ours.child.pid)
+        side.batch(first + calls, pace.lead(index))  # on other slots
         wall = side.batch(first, calls)
-        cost = costs[0] if side is ours else costs[1]
-        seconds[id(side)] = max(wall - cost, 0.02 * wall) / calls
+        seconds[index] = max(wall - pace.costs[index], 0.02 * wall) / calls
         if side is ours:
             _maybe_probe(inputs, session, first, calls, source, fetch, plan)
-    session.ours.append(seconds[id(ours)])
-    session.against.append(seconds[id(against)])
+        else:
+            session.hidden += max(0.0, thread_seconds(ours.child.pid) - idle)
+            session.watched += wall
+    session.calls = calls
+    session.ours.append(seconds[0])
+    session.against.append(seconds[1])
 
 
 def _maybe_probe(
