@@ -1,4 +1,4 @@
-"""What all parts of the store stand on: the open file, blobs, and small helpers."""
+"""What all parts of the store stand on: the open file, blobs, and small tools."""
 
 from __future__ import annotations
 

@@ -123,28 +123,13 @@ class NodeRecords(LogRecords):
             action=_ACTIONS,
             verdict=_VERDICTS,
         )
-        rest = {k: v for k, v in candidate.items() if k != "source"}
-        found = {k: v for k, v in evaluation.items() if k != "log"}
+        columns = {"run": run, "id": node, "target": target, "number": _number(node, target)}
+        columns |= {"parent": parent, "action": action, "seconds": float(seconds)}
+        columns |= {"visits": int(visits), "value": value, "created": now()}
         with self.database.write() as c:
             if c.execute("SELECT 1 FROM nodes WHERE run = ? AND id = ?", (run, node)).fetchone():
                 raise StoreError(f"run {run!r} already holds a node {node!r}")
-            columns = {
-                "run": run,
-                "id": node,
-                "target": target,
-                "number": _number(node, target),
-                "parent": parent,
-                "action": action,
-                "digest": str(candidate.get("digest", "")),
-                "candidate": dump(rest),
-                "source": self.put_blob(str(candidate.get("source", ""))),
-                "evaluation": dump(found),
-                "log": self.put_blob(str(evaluation.get("log", ""))),
-                "seconds": float(seconds),
-                "visits": int(visits),
-                "value": value,
-                "created": now(),
-            }
+            columns |= self._candidate_columns(candidate) | self._evaluation_columns(evaluation)
             self._touch(c, run)
             insert(c, "nodes", columns)
             if cost is not None:
@@ -152,13 +137,21 @@ class NodeRecords(LogRecords):
 
     def replace_evaluation(self, run: str, node: str, evaluation: Mapping[str, Any]) -> None:
         """Put the evaluation on fresh samples (confirmation) in place of the first one."""
-        found = {k: v for k, v in evaluation.items() if k != "log"}
+        _check({"verdict": "", **evaluation}, verdict=_VERDICTS)
         with self.database.write() as c:
-            log = self.put_blob(str(evaluation.get("log", "")))
-            columns = {"evaluation": dump(found), "log": log}
+            columns = self._evaluation_columns(evaluation)
             where = "run = ? AND id = ?"
             self._update("nodes", columns, where, (run, node), f"no node {node!r} in run {run!r}")
             self._touch(c, run)
+
+    def _candidate_columns(self, candidate: Mapping[str, Any]) -> dict[str, Any]:
+        rest = {k: v for k, v in candidate.items() if k != "source"}
+        source = self.put_blob(str(candidate.get("source", "")))
+        return {"digest": str(rest.get("digest", "")), "candidate": dump(rest), "source": source}
+
+    def _evaluation_columns(self, evaluation: Mapping[str, Any]) -> dict[str, Any]:
+        rest = {k: v for k, v in evaluation.items() if k != "log"}
+        return {"evaluation": dump(rest), "log": self.put_blob(str(evaluation.get("log", "")))}
 
     def set_statistics(self, run: str, rows: Iterable[tuple[str, int, float | None]]) -> None:
         """Visits and values of nodes, as ``(node, visits, value)``."""

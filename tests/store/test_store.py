@@ -130,7 +130,7 @@ def test_find_run_by_name_id_or_newest(store):
 def add_with_failure(store, run):
     add(store, run, "0.0")
     store.add_cost(run, node="0.0", usd=1.0)
-    store.replace_evaluation(run, "0.9", {})
+    store.replace_evaluation(run, "0.9", {"verdict": "wrong"})
 
 
 def test_a_transaction_is_whole(store):
@@ -192,7 +192,8 @@ def test_node_and_cost_are_one(store):
         lambda s, r: s.set_decision("nobody", 0, {}),
         lambda s, r: s.add_event("nobody", "x"),
         lambda s, r: s.add_event(r, "x", {"bad": object()}),
-        lambda s, r: s.replace_evaluation(r, "0.9", {}),
+        lambda s, r: s.replace_evaluation(r, "0.9", {"verdict": "wrong"}),
+        lambda s, r: s.replace_evaluation(r, "0.9", {"verdict": "fine"}),
         lambda s, r: s.blob("00"),
     ],
 )
