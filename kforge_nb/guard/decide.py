@@ -12,6 +12,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.utils._pytree import tree_leaves
 
 from kforge_nb.errors import BadInput
 from kforge_nb.guard.decider import Decider, Stage
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
     from kforge_nb.guard.accepted import Accepted
+    from kforge_nb.workload.calls import ModuleCall
     from kforge_nb.workload.capture import Workload
 
 __all__ = ["Decision", "GuardReport", "Whole", "decide"]
@@ -64,7 +66,7 @@ def decide(
     start = time.monotonic()
     if not workload.calls:
         raise BadInput("the workload has no module calls; watch() it first")
-    rests = _rests(rest)
+    rests = _rests(rest, workload)
     timer = Timer.of(time_limit, stop)
     decider = Decider(workload.calls, accepted, timer, progress, inputs, seed)
     stages: list[Stage] = []
@@ -81,12 +83,18 @@ def decide(
     return report
 
 
-def _rests(rest: str) -> list[str]:
+def _rests(rest: str, workload: Workload) -> list[str]:
     if rest == "auto":
-        return [r for r in RESTS if "cudagraphs" not in r or torch.cuda.is_available()]
+        on_cuda = any(_on_cuda(call) for call in workload.calls)
+        return [r for r in RESTS if on_cuda or "cudagraphs" not in r]
     if rest not in RESTS:
         raise BadInput(f"there is no rest {rest!r}; choose auto or one of {', '.join(RESTS)}")
     return [rest]
+
+
+def _on_cuda(call: ModuleCall) -> bool:
+    tensors = (*call.module.parameters(), *call.module.buffers(), *tree_leaves(call.args))
+    return any(isinstance(t, torch.Tensor) and t.is_cuda for t in tensors)
 
 
 def _run_stages(decider: Decider, rests: Sequence[str], stages: list[Stage]) -> None:

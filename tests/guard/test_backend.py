@@ -65,8 +65,10 @@ def test_gradients_equal_eagers(block, accept, rest):
         call(leaf).square().sum().backward()
         results.append(leaf.grad)
     torch.testing.assert_close(results[0], results[1])
-    assert replaced(backend) == [3, 0, 3, 0]
-    assert "gradient" in backend.graphs[1].reasons[0]
+    assert [count for count in replaced(backend) if count] == [3, 3]  # no_grad, and frozen
+    plain = [graph for graph in backend.graphs if not graph.replaced]
+    assert len(plain) >= 2  # torch 2.11 compiles one of them twice
+    assert all("gradient" in graph.reasons[0] for graph in plain)
 
 
 def test_grad_mode_switched_on_inside_the_graph(accept):
