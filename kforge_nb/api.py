@@ -21,22 +21,18 @@ if TYPE_CHECKING:
 __all__ = ["doctor", "find_run", "free_name", "load_run", "optimize", "profile", "resume", "runs"]
 
 
-def profile(
-    fn: Callable[[], Any], *, granularity: str | None = None, store: str | None = None
-) -> Profile:
+def profile(fn: Callable[[], Any], *, granularity: str | None = None) -> Profile:
     """Runs ``fn`` and says which parts of its modules may be made faster, and by how much.
 
     Args:
         fn: Calls one or several ``torch.nn.Module`` objects with real inputs.
         granularity: ``op``, ``module`` or ``region`` (default).
-        store: Not used by a profile; accepted so that every command takes it.
 
     Raises:
         BadInput: ``fn`` calls no module, or a module lives on ``meta``.
     """
     from kforge_nb.profile.profile import profile as run_profile
 
-    del store
     options = OptimizeOptions.of({"granularity": granularity})
     return run_profile(_callable(fn), granularity=options.granularity)
 

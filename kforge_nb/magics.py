@@ -67,7 +67,7 @@ def _commands() -> dict[str, Command]:
     kernel.add_argument("--target", metavar="N", help="index of the target it computes")
     kernel.add_argument("--run", help="name of the run (default: the latest)")
     for name, command in found.items():
-        if name != "optimize":
+        if name not in {"optimize", "profile"}:
             add_option(command.parser, specs["store"])
     return found
 
@@ -174,10 +174,10 @@ class KForgeMagics(Magics):
         path = path or f"{run.name}.kforge.json"
         print(f"wrote {run.save(path, redact=values.get('redact', False))}")
 
-    def _doctor(self, _values: dict[str, Any], _body: str) -> Any:
+    def _doctor(self, values: dict[str, Any], _body: str) -> Any:
         from kforge_nb import api
 
-        return api.doctor()
+        return api.doctor(**values)
 
     def _kernel(self, values: dict[str, Any], body: str) -> Any:
         if "target" not in values:

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 __all__ = ["DryRun", "begin", "go_on", "one_more"]
 
 
+PROFILE_S = 2.0
+"""Seconds for timing the targets: enough to rank them; the judge measures properly later."""
+
+
 @dataclass(frozen=True, slots=True)
 class DryRun:
     """What an optimize run would do: its targets, and at most how many candidates and dollars."""
@@ -63,7 +67,7 @@ def begin(fn: Callable[[], Any], options: OptimizeOptions) -> Run | DryRun:
     if store is not None and options.name is not None:
         _check_free(store, options.name)
     tools = make_tools(options)
-    profiled = profile(fn, granularity=options.granularity)
+    profiled = profile(fn, granularity=options.granularity, seconds=PROFILE_S)
     targets = {row.index: row.target for row in profiled.rows}
     choices = choose_targets(
         profiled.rows, options, lambda index: tools.proposer.supports(targets[index])

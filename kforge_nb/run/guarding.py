@@ -41,6 +41,7 @@ def guard_stage(conductor: Conductor) -> str:
     report = _measure(conductor, list(kernels.values())) if kernels else None
     conductor.control.checkpoint()
     installed = _store(conductor, winners, report)
+    _register(conductor, kernels, set(report.installed) if report else set())
     total = len(conductor.record.store.targets(conductor.record.id))
     return f"{installed} of {total} targets are replaced"
 
@@ -126,6 +127,16 @@ def _store(conductor: Conductor, winners: dict[int, str], report: GuardReport | 
                 workload={**workload, "notes": notes},
             )
     return installed
+
+
+def _register(conductor: Conductor, kernels: dict[int, Accepted], installed: set[str]) -> None:
+    """Installed kernels are kept for ``torch.compile(backend="kforge")`` in later scripts."""
+    from kforge_nb.guard.registry import Registry
+
+    registry = Registry()
+    for work in conductor.works:
+        if work.index in kernels and work.target.fingerprint in installed:
+            registry.add(kernels[work.index], work.target.captured)
 
 
 def _decision(

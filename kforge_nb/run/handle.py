@@ -245,7 +245,7 @@ class Run:
     def _conductor(self) -> Conductor | None:
         """The conductor in this process, also after its end (it holds the workload)."""
         if self._source.record is not None:
-            self._seen = live.find(self._source.record.id) or self._seen
+            self._seen = live.remembered(self._source.record.id) or self._seen
         return self._seen
 
     @property

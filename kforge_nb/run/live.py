@@ -1,23 +1,27 @@
 """The runs that this process works on, so that any handle finds them and exit ends them tidily.
 
-A run goes on when its handle is forgotten; what ends it is its own rules, Stop, or the process.
+A run goes on when its handle is forgotten; what ends it is its own rules, Stop, or the process. The
+last few that ended are remembered, as they hold the workload that ``apply`` and ``resume`` need.
 """
 
 from __future__ import annotations
 
 import atexit
 import threading
+from collections import deque
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kforge_nb.run.conductor import Conductor
 
-__all__ = ["add", "find", "remove", "stop_all"]
+__all__ = ["add", "find", "remembered", "remove", "stop_all"]
 
 EXIT_PATIENCE_S = 5.0
+REMEMBERED = 4
 
 _lock = threading.Lock()
 _live: dict[str, Conductor] = {}
+_ended: deque[Conductor] = deque(maxlen=REMEMBERED)
 _registered = False
 
 
@@ -32,15 +36,23 @@ def add(conductor: Conductor) -> None:
 
 
 def remove(conductor: Conductor) -> None:
-    """Forgets a run whose thread has ended."""
+    """A run's thread has ended."""
     with _lock:
-        _live.pop(conductor.record.id, None)
+        if _live.pop(conductor.record.id, None) is not None:
+            _ended.append(conductor)
 
 
 def find(run_id: str) -> Conductor | None:
     """The conductor of a run that is live in this process."""
     with _lock:
         return _live.get(run_id)
+
+
+def remembered(run_id: str) -> Conductor | None:
+    """The conductor of a run that is live here, or that was one of the last to end here."""
+    with _lock:
+        found = (c for c in reversed(_ended) if c.record.id == run_id)
+        return _live.get(run_id) or next(found, None)
 
 
 def stop_all() -> None:

@@ -35,6 +35,9 @@ __all__ = ["Search"]
 STEP = 1.25
 """Where no roofline is known, the best so far is taken to have this much above it."""
 
+BEYOND = 1.15
+"""A candidate at more than this share of the roofline shows that the roofline does not bind."""
+
 CONFIRM_AT_MOST = 3
 """Runners-up that are timed again when the winner does not hold up on fresh samples."""
 
@@ -198,7 +201,8 @@ class Search:
     def _rules_of(self, work: Work) -> stopping.TargetRules:
         """A roofline that does not bind ends no search."""
         patience = self.options.patience
-        if work.headroom is None:
+        share = stopping.best_share(work.tree) or 0.0
+        if work.headroom is None or share > BEYOND:
             return stopping.TargetRules(roofline=math.inf, patience=patience)
         return stopping.TargetRules(patience=patience)
 

@@ -59,6 +59,15 @@ class Kernel:
         """Sends a cell without waiting; ``answer`` collects it."""
         return self.client.execute(code)
 
+    def await_output(self, message_id: str, text: str, timeout: float = 120.0) -> None:
+        """Waits until a cell that was started has printed ``text``, so it is surely running."""
+        deadline = time.monotonic() + timeout
+        while True:
+            message = self.client.get_iopub_msg(timeout=deadline - time.monotonic())
+            mine = message["parent_header"].get("msg_id") == message_id
+            if mine and message["msg_type"] == "stream" and text in message["content"]["text"]:
+                return
+
     def answer(self, message_id: str, timeout: float = 120.0, begun: float | None = None) -> Reply:
         """What the cell with this message id produced."""
         begun = time.monotonic() if begun is None else begun

@@ -1,0 +1,90 @@
+"""A user's own kernel in a cell: judged like any candidate, with errors at the cell's lines."""
+
+from __future__ import annotations
+
+import pytest
+
+SETUP = """
+import torch
+from torch import nn
+model = nn.Sequential(nn.Linear(64, 256), nn.GELU()).eval().requires_grad_(False)
+x = torch.randn(64, 64)
+"""
+GELU = """#include <cmath>
+#include <cstdint>
+// kforge: n = numel(in0)
+extern "C" void mine(const float* in0, float* out0, int64_t n, int32_t nthreads) {
+  for (int64_t i = 0; i < n; ++i)
+    out0[i] = 0.5f * in0[i] * (1.0f + std::erf(in0[i] * 0.70710678f));
+}
+"""
+PATIENCE_S = 240
+
+
+@pytest.fixture(scope="module")
+def target(module_kernel):
+    """A kernel with a run that has ended; the index of its GELU target."""
+    assert module_kernel.run(SETUP).status == "ok"
+    start = (
+        "%%kforge optimize --as r --budget 1 --baseline eager --rest eager --guard-time 5\nmodel(x)"
+    )
+    reply = module_kernel.run(start, PATIENCE_S)
+    assert reply.status == "ok", reply
+    module_kernel.run("%kforge wait r", PATIENCE_S)
+    found = module_kernel.run("print(*r.targets[r.targets.name == 'gelu'].target)").stdout
+    return module_kernel, int(found)
+
+
+def judge(kernel, index, source):
+    """Puts a source under the magic."""
+    return kernel.run(f"%%kforge kernel --run r --target {index}\n{source}", PATIENCE_S)
+
+
+@pytest.mark.slow
+def test_a_right_kernel_is_judged_and_joins_the_tree(target):
+    """A correct kernel gets a verdict and becomes a node of the tree with the origin manual."""
+    kernel, index = target
+
+    reply = judge(kernel, index, GELU)
+
+    assert reply.status == "ok", reply
+    assert f"target {index}: " in reply.text
+    assert "wrong" not in reply.text
+    last = kernel.run("r.nodes.iloc[-1][['title', 'proposer', 'target']].tolist()").text
+    assert last == f"['mine', 'manual', {index}]"
+
+
+@pytest.mark.slow
+def test_a_wrong_kernel_says_wrong(target):
+    """A kernel that computes something else is told so, and nothing crashes."""
+    kernel, index = target
+
+    reply = judge(kernel, index, GELU.replace("0.5f", "0.6f"))
+
+    assert f"target {index}: wrong" in reply.text
+
+
+@pytest.mark.slow
+def test_compile_errors_point_at_the_cells_lines(target):
+    """The line in a compiler message is the line of the cell as the notebook numbers it."""
+    kernel, index = target
+
+    reply = judge(kernel, index, GELU.replace("std::erf", "std::nothing"))
+
+    assert f"target {index}: compile_failed" in reply.text
+    assert "line 7 of the cell" in reply.text
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("source", "words"),
+    [("int x;", 'no extern "C" function'), (GELU.replace("// kforge: n", "// n"), "say what n is")],
+)
+def test_what_is_no_kernel_is_bad_input(target, source, words):
+    """A cell that cannot be a candidate is one message before anything is compiled."""
+    kernel, index = target
+
+    reply = judge(kernel, index, source)
+
+    assert words in reply.stderr
+    assert "Traceback" not in reply.stderr

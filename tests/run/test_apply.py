@@ -1,0 +1,125 @@
+"""From decisions to a faster model: a run's kernels are applied, counted, and taken back."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import nn
+
+from kforge_nb.candidates.candidate import Candidate, Kernel, LaunchPlan
+from kforge_nb.errors import BadInput
+from kforge_nb.options import OptimizeOptions
+from kforge_nb.run.conductor import Conductor
+from kforge_nb.run.handle import Run
+from kforge_nb.run.record import Record
+from kforge_nb.run.source import StoreSource
+from kforge_nb.run.work import Work
+from kforge_nb.search.tree import Tree
+from kforge_nb.targets.build import find_targets
+from kforge_nb.targets.document import target_to_document
+from kforge_nb.workload.capture import capture_graphs, watch
+
+PATIENCE_S = 60
+SOURCE = """
+#include <cmath>
+#include <cstdint>
+extern "C" void rows(const float* in0, float* out0, int64_t rows, int64_t c, int32_t nthreads) {
+  for (int64_t r = 0; r < rows; ++r) {
+    float top = in0[r * c], sum = 0;
+    for (int64_t i = 1; i < c; ++i) top = std::fmax(top, in0[r * c + i]);
+    for (int64_t i = 0; i < c; ++i) sum += out0[r * c + i] = std::exp(in0[r * c + i] - top);
+    for (int64_t i = 0; i < c; ++i) out0[r * c + i] /= sum;
+  }
+}
+"""
+ARGS = ("in0", "out0", "i64:numel(in0) // in0.shape[-1]", "i64:in0.shape[-1]", "i32:nthreads")
+SOFTMAX = Candidate("cpp", SOURCE, LaunchPlan((Kernel("rows", ARGS),)), "rows")
+
+
+@pytest.fixture
+def model():
+    """A model whose softmax becomes a target."""
+    torch.manual_seed(0)
+    made = nn.Sequential(nn.Linear(16, 16), nn.Softmax(-1), nn.Linear(16, 16))
+    return made.eval().requires_grad_(False)
+
+
+@pytest.fixture
+def decided(stage, model):
+    """A run over the model whose one kernel the (fake) guard decided to install."""
+    x = torch.randn(4, 16)
+    workload = capture_graphs(watch(lambda: model(x)))
+    (target,) = [t for t in find_targets(workload) if t.family == "softmax"]
+    options = OptimizeOptions.of({"name": "soft", "budget": 1})
+    record = Record(stage.store, stage.store.create_run("soft", options=options.to_document()))
+    document = target_to_document(target, record.folder / "inputs")
+    row = {"fingerprint": target.fingerprint, "name": target.name, "family": target.family}
+    record.store.add_target(record.id, 0, {**row, "state": "waiting"}, {"document": document})
+    stage.proposer.propose = lambda request: SOFTMAX
+    work = Work(0, target, Tree(0), record, share=0.5, headroom=3.0)
+    conductor = Conductor(record, [work], options, workload, stage.tools())
+    conductor.tools = type(conductor.tools)(
+        stage.judge.session, stage.proposer, _install, {"name": "test"}
+    )
+    conductor.start()
+    assert conductor.join(PATIENCE_S)
+    return Run(StoreSource(record)), x
+
+
+def _install(conductor):
+    decision = {"target": 0, "node": "0.0", "installed": True, "reason": "for the test"}
+    decision |= {"fingerprint": conductor.works[0].target.fingerprint}
+    decision |= dict.fromkeys(("isolated", "in_model", "fidelity"))
+    conductor.record.store.set_decision(conductor.record.id, 0, decision)
+    return "1 of 1 targets are replaced"
+
+
+def test_apply_runs_the_kernel_and_undo_brings_the_original_back(decided, model):
+    """The applied model launches the kernel with eager's result; undo restores the very object."""
+    run, x = decided
+    before, expected = model._compiled_call_impl, model(x)
+
+    applied = run.apply(rest="eager")
+    launched = applied.counters()["launches"]
+    result = model(x)
+
+    torch.testing.assert_close(result, expected)
+    assert applied.counters()["launches"] == launched + 1
+    run.undo()
+    assert model._compiled_call_impl is before
+    assert torch.equal(model(x), expected)
+
+
+def test_a_new_handle_applies_what_another_session_decided(decided, stage, model):
+    """Kernels come back from the store alone: a fresh model gets them after a kernel restart."""
+    run, x = decided
+    again = Run(StoreSource(Record(stage.store, run.id)))
+    fresh = nn.Sequential(nn.Linear(16, 16), nn.Softmax(-1), nn.Linear(16, 16)).eval()
+    fresh.requires_grad_(False)
+    expected = fresh(x)
+
+    again.apply(fresh, rest="eager")
+
+    torch.testing.assert_close(fresh(x), expected)
+    again.undo()
+
+
+def test_a_compiled_copy_leaves_the_model_alone(decided, model):
+    """``run.compile`` gives a copy with the kernels; the model itself is not touched."""
+    run, x = decided
+
+    fast = run.compile(model, rest="eager")
+
+    assert fast is not model
+    assert model._compiled_call_impl is None
+    torch.testing.assert_close(fast(x), model(x))
+
+
+def test_what_is_not_decided_cannot_be_applied(stage, model):
+    """Before the guard has decided, apply says so instead of installing unmeasured kernels."""
+    run = Run(StoreSource(stage.conductor().record))
+
+    with pytest.raises(BadInput) as caught:
+        run.apply(model)
+
+    assert "nothing is decided yet" in str(caught.value)
