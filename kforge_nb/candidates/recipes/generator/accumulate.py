@@ -98,7 +98,7 @@ def finish(reduction: Reduction) -> str:
         ctype = "float"
     value = f"total{number}"
     if node.kind == "mean":
-        value = f"{value} * (1.0 / {node.count})"
+        value = f"{value} / {node.count}.0"
     if checks_nan(reduction):
         value = f'nan{number} ? __builtin_nan("") : {value}'
     return f"const {ctype} red{number} = ({ctype})({value});"

@@ -225,12 +225,18 @@ class _Planner:
 
 
 def _merged(loops: list[Loop]) -> list[Loop]:
-    """Loops over the same symbols become one, in order of first appearance."""
-    merged: dict[tuple[Sym, ...], Loop] = {}
+    """Loops over the same symbols become one, in order of first appearance.
+
+    Pieces of one reduction stay apart, even where each piece is a single element.
+    """
+    merged: list[Loop] = []
     for loop in loops:
-        key = tuple(loop.symbols)
-        if key in merged:
-            merged[key].roots += loop.roots
+        numbers = {root.number for root in loop.roots if root.kind == "reduce"}
+        for other in merged:
+            taken = {root.number for root in other.roots if root.kind == "reduce"}
+            if other.symbols == loop.symbols and not numbers & taken:
+                other.roots += loop.roots
+                break
         else:
-            merged[key] = Loop(list(loop.symbols), list(loop.roots))
-    return list(merged.values())
+            merged.append(Loop(list(loop.symbols), list(loop.roots)))
+    return merged

@@ -74,13 +74,26 @@ def _logical(call: Call) -> Node:
 
 
 def moments(call: Call, source: Node, dims: tuple[int, ...]) -> tuple[Node, Node]:
-    """Mean and sum of squared distances to it, both with the dimensions kept."""
-    mean = reduced("mean", source, dims, keep=True)
+    """Mean and sum of squared distances to it, both with the dimensions kept.
+
+    The mean is taken of distances to the row's first element, so that a row without spread, or with
+    a mean far above it, loses nothing.
+    """
+    pivot = _first(source, dims)
+    shifted = point("-", source.dtype, source.shape, source, pivot)
+    offset = reduced("mean", shifted, dims, keep=True)
+    mean = point("+", source.dtype, offset.shape, pivot, offset)
     if call.choices.moments == "chunked":
-        return mean, reduced("m2", source, dims, keep=True)
+        return mean, reduced("m2", shifted, dims, keep=True)
     centred = point("-", source.dtype, source.shape, source, mean)
     square = point("*", source.dtype, source.shape, centred, centred)
     return mean, reduced("sum", square, dims, keep=True)
+
+
+def _first(source: Node, dims: tuple[int, ...]) -> Node:
+    """The first element along ``dims``, which are kept with size 1."""
+    shape = tuple(1 if dim in dims else size for dim, size in enumerate(source.shape))
+    return View(shape, source.dtype, source, lambda index: index)
 
 
 def _var(call: Call) -> Any:
