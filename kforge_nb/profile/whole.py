@@ -29,7 +29,7 @@ def device_of(workload: Workload) -> str:
 
 
 def wall_us(workload: Workload, *, seconds: float = 3.0) -> float:
-    """Microseconds of all recorded calls of one run: lower quartiles of replays, times their counts.
+    """Microseconds of all recorded calls of one run: quiet values of replays, times their counts.
 
     Arguments are copied outside the clock. The user's own code between the calls is not in it.
     """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -128,8 +129,9 @@ def capture_inputs(
     ``is_state[i]`` says that placeholder i is a parameter or buffer of the model. The graph may
     write to ``inputs``: give copies of what it writes to.
     """
+    state = gm.meta.get("kforge_state")
     if cuts:
-        with torch.no_grad():
+        with state.restored() if state is not None else nullcontext(), torch.no_grad():
             _Capturing(gm, cuts, keep, is_state).run(*inputs)
 
 

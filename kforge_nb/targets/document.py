@@ -36,8 +36,7 @@ _SPACES: dict[str, Any] = {
     "torch.nn.functional": torch.nn.functional,
     "torch.special": torch.special,
     "torch._C._nn": torch._C._nn,
-    "torch._C._linalg": getattr(torch._C, "_linalg"),
-    "torch._C._special": getattr(torch._C, "_special"),
+    **{f"torch._C.{name}": getattr(torch._C, name) for name in ("_linalg", "_special")},
     "operator": operator,
 }
 _REFUSED_KINDS = {"opaque", "barrier"}
@@ -68,14 +67,17 @@ def graph_to_document(gm: fx.GraphModule) -> dict[str, Any]:
             found = spelling(node.target)
             if found is None or not _allowed(*found):
                 raise BadInput(f"{node.target} cannot be written to a document; cut around it")
-            row = {"op": "call", "home": found[0], "name": found[1]}
-            row["args"] = [_encode(a, place) for a in node.args]
-            row["kwargs"] = {k: _encode(v, place) for k, v in node.kwargs.items()}
-            rows.append(row)
-        else:
-            raise BadInput(  # noqa: TRY004 - it is the graph that is at fault
-                f"a {node.op} node ({node.name}) cannot be written to a document"
+            rows.append(
+                {
+                    "op": "call",
+                    "home": found[0],
+                    "name": found[1],
+                    "args": [_encode(a, place) for a in node.args],
+                    "kwargs": {k: _encode(v, place) for k, v in node.kwargs.items()},
+                }
             )
+        else:
+            raise BadInput(f"a {node.op} node ({node.name}) cannot be written to a document")
     return {"schema": SCHEMA, "nodes": rows}
 
 
@@ -133,7 +135,7 @@ def _resolve(home: str, name: str) -> Callable[..., Any]:
         return getattr(getattr(torch.ops.aten, packet), overload or "default")
     found = getattr(_SPACES[home], name)
     if not callable(found):
-        raise ValueError(f"{home}.{name} is not a function")
+        raise TypeError(f"{home}.{name} is not a function")
     return found
 
 

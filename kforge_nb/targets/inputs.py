@@ -137,16 +137,17 @@ class CapturedInputs:
         found = cls()
         try:
             body = json.loads((folder / "inputs.json").read_text())
-            if body["schema"] != SCHEMA:
-                raise DocumentError(f"captured inputs of schema {body['schema']}, need {SCHEMA}")
-            found._devices = {str(k): str(v) for k, v in body["devices"].items()}
-            found._bases = _read(folder / "inputs.safetensors", found._devices)
-            for views in body["sets"]:
-                found._sets.append([_checked_view(row, found._bases) for row in views])
+            if body["schema"] == SCHEMA:
+                found._devices = {str(k): str(v) for k, v in body["devices"].items()}
+                found._bases = _read(folder / "inputs.safetensors", found._devices)
+                for views in body["sets"]:
+                    found._sets.append([_checked_view(row, found._bases) for row in views])
         except DocumentError:
             raise
         except Exception as error:
             raise DocumentError(f"captured inputs in {folder} cannot be read: {error}") from error
+        if body["schema"] != SCHEMA:
+            raise DocumentError(f"captured inputs of schema {body['schema']}, need {SCHEMA}")
         return found
 
 

@@ -169,13 +169,13 @@ def spelling(target: Any) -> tuple[str, str] | None:
     if isinstance(target, torch._ops.OpOverload):
         space, _, name = target._schema.name.partition("::")
         return (space, f"{name}.{target._overloadname}") if space == "aten" else None
-    name = getattr(target, "__name__", None)
-    if not isinstance(name, str):
+    own = getattr(target, "__name__", None)
+    if not isinstance(own, str):
         return None
-    if getattr(operator, name, None) is target:
-        return ("operator", name)
-    module = _home_of(target, name)
-    return (module, name) if module else None
+    if getattr(operator, own, None) is target:
+        return ("operator", own)
+    module = _home_of(target, own)
+    return (module, own) if module else None
 
 
 def _home_of(target: Any, name: str) -> str | None:

@@ -23,7 +23,7 @@ from kforge_nb.workload.names import name_in
 
 __all__ = ["CapturedGraph", "ModuleCall", "Workload", "capture_graphs", "watch"]
 
-MAX_SIGNATURES = 16
+MAX_SIGNATURES = 4
 
 
 @dataclass(eq=False)

@@ -17,7 +17,7 @@ from typing import Any, Literal
 import torch
 from torch import fx, nn
 
-from kforge_nb.workload.calls import ModuleCall
+from kforge_nb.workload.calls import GradState, ModuleCall
 
 __all__ = ["CapturedGraph", "Source", "graphs_of"]
 
@@ -30,13 +30,14 @@ class CapturedGraph:
     """One graph as Dynamo gave it, with the real tensors it was traced on.
 
     ``calls`` is how often one run of the workload executes it; ``sources`` tells parameters,
-    buffers and inputs apart by identity.
+    buffers and inputs apart by identity; ``state`` holds the switches at the graph's entry.
     """
 
     gm: fx.GraphModule
     example_inputs: list[Any]
     call: ModuleCall
     sources: dict[str, Source]
+    state: GradState
     index: int = 0
     executions: int = 0
 
@@ -60,8 +61,10 @@ class _Recorder:
         self.graphs: list[CapturedGraph] = []
 
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
+        # The cutter runs graphs under the state they were traced in (autocast, above all).
+        gm.meta["kforge_state"] = state = GradState.current()
         graph = CapturedGraph(
-            gm, list(example_inputs), self.call, _sources(gm, example_inputs, self.call)
+            gm, list(example_inputs), self.call, _sources(gm, example_inputs, self.call), state
         )
         if len(self.graphs) < MAX_GRAPHS:
             self.graphs.append(graph)
@@ -107,7 +110,7 @@ def _entry(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 def _forget(recorder: _Recorder) -> None:
     """Drop what Dynamo cached for the recorder on code that nobody else compiled."""
     from torch._dynamo import convert_frame
-    from torch._dynamo.eval_frame import _debug_get_cache_entry_list, reset_code
+    from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list, reset_code
 
     for reference in list(convert_frame.input_codes.seen):
         code = reference()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import types
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -13,6 +14,8 @@ __all__ = ["name_in"]
 def name_in(fn: Callable[..., Any], module: nn.Module) -> str:
     """``model``, ``vae.decoder`` … as ``fn`` sees it; the class name where it cannot be told."""
     owners = dict(_variables(fn))
+    for inner in [v for v in owners.values() if isinstance(v, types.FunctionType)]:
+        owners.update({k: v for k, v in _variables(inner) if k not in owners})
     for name, value in owners.items():
         if value is module:
             return name
