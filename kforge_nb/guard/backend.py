@@ -199,7 +199,7 @@ def install(
 
 def _plain(cut: Cut) -> bool:
     """Whether no value carries a pending negation or conjugation, which a kernel would not see."""
-    values = (cut.flow.values[cut.flow.index[node]] for node in cut.inputs)
+    values = (node.meta.get("example_value") for node in cut.inputs)
     return not any(isinstance(v, torch.Tensor) and (v.is_neg() or v.is_conj()) for v in values)
 
 

@@ -54,7 +54,9 @@ def fingerprint_of(kernel: Accepted) -> str:
     if sum(_extent(spec) * DTYPE_BYTES[spec.dtype] for spec in specs) > MAX_BYTES:
         raise DocumentError(f"its tensors are larger than {MAX_BYTES} bytes together")
     inputs = [
-        torch.empty_strided(s.shape, s.stride, dtype=getattr(torch, s.dtype), device=s.device)
+        torch.zeros(_extent(s), dtype=getattr(torch, s.dtype), device=s.device).as_strided(
+            s.shape, s.stride
+        )
         for s in kernel.inputs
     ]
     flow = analyse(gm, inputs)
@@ -69,6 +71,7 @@ def fingerprint_of(kernel: Accepted) -> str:
 
 
 def _extent(spec: TensorSpec) -> int:
+    """Elements from the first to the last, at least one."""
     return 1 + sum((n - 1) * s for n, s in zip(spec.shape, spec.stride, strict=True) if n)
 
 
