@@ -11,9 +11,12 @@ import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import MISSING, dataclass, field, fields
 from os import PathLike
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from kforge_nb.errors import BadInput
+
+if TYPE_CHECKING:
+    from kforge_nb.targets.target import Granularity
 
 __all__ = [
     "OptimizeOptions",
@@ -37,7 +40,7 @@ class OptimizeOptions:
     """What one optimize run may do; ``of`` validates and fills in the defaults."""
 
     name: str | None = _option(None, "name of the run; made up when left out", str)
-    granularity: str = _option(
+    granularity: Granularity = _option(
         "region", "how the graph is cut into targets", str, choices=("op", "module", "region")
     )
     target: tuple[int, ...] = _option(

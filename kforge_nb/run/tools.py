@@ -35,7 +35,7 @@ def _judge(options: OptimizeOptions) -> Any:
         from kforge_nb.settings import Settings
 
         settings = Settings(
-            granularity=options.granularity,  # type: ignore[arg-type]
+            granularity=options.granularity,
             seed=options.seed,
             threads=torch.get_num_threads(),
             patience=options.patience,

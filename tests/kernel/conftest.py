@@ -36,9 +36,10 @@ class Reply:
 class Kernel:
     """One kernel: ``run`` executes a cell and waits for its end."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, home: Path) -> None:
         environment = {
             **os.environ,
+            "KFORGE_HOME": str(home),
             "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
             "IPYTHONDIR": str(folder / ".ipython"),
             "OMP_NUM_THREADS": "2",
@@ -119,13 +120,19 @@ class Kernel:
             self.manager.shutdown_kernel(now=True)
 
 
+@pytest.fixture(scope="session")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Caches and registry of all test kernels, apart from those of the user."""
+    return tmp_path_factory.mktemp("home")
+
+
 @pytest.fixture
-def start_kernel(tmp_path: Path) -> Iterator[Callable[[], Kernel]]:
+def start_kernel(tmp_path: Path, home: Path) -> Iterator[Callable[[], Kernel]]:
     """Starts kernels in one empty folder; they end with the test."""
     kernels: list[Kernel] = []
 
     def start() -> Kernel:
-        kernels.append(Kernel(tmp_path))
+        kernels.append(Kernel(tmp_path, home))
         return kernels[-1]
 
     yield start
@@ -134,9 +141,9 @@ def start_kernel(tmp_path: Path) -> Iterator[Callable[[], Kernel]]:
 
 
 @pytest.fixture(scope="module")
-def module_kernel(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Kernel]:
+def module_kernel(tmp_path_factory: pytest.TempPathFactory, home: Path) -> Iterator[Kernel]:
     """One kernel with the extension loaded, for all tests of a file."""
-    made = Kernel(tmp_path_factory.mktemp("kernel"))
+    made = Kernel(tmp_path_factory.mktemp("kernel"), home)
     assert made.run("%load_ext kforge_nb").status == "ok"
     yield made
     made.close()

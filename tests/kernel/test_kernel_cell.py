@@ -7,15 +7,20 @@ import pytest
 SETUP = """
 import torch
 from torch import nn
-model = nn.Sequential(nn.Linear(64, 256), nn.GELU()).eval().requires_grad_(False)
+model = nn.Sequential(nn.Linear(64, 256), nn.Softmax(-1)).eval().requires_grad_(False)
 x = torch.randn(64, 64)
 """
-GELU = """#include <cmath>
+SOFTMAX = """#include <cmath>
 #include <cstdint>
-// kforge: n = numel(in0)
-extern "C" void mine(const float* in0, float* out0, int64_t n, int32_t nthreads) {
-  for (int64_t i = 0; i < n; ++i)
-    out0[i] = 0.5f * in0[i] * (1.0f + std::erf(in0[i] * 0.70710678f));
+// kforge: c = in0.shape[-1]
+// kforge: n = numel(in0) // c
+extern "C" void mine(const float* in0, float* out0, int64_t n, int64_t c, int32_t nthreads) {
+  for (int64_t r = 0; r < n; ++r, in0 += c, out0 += c) {
+    float top = in0[0], sum = 0;
+    for (int64_t i = 1; i < c; ++i) top = std::fmax(top, in0[i]);
+    for (int64_t i = 0; i < c; ++i) sum += out0[i] = std::exp(in0[i] - top);
+    for (int64_t i = 0; i < c; ++i) out0[i] /= sum;
+  }
 }
 """
 PATIENCE_S = 240
@@ -23,7 +28,7 @@ PATIENCE_S = 240
 
 @pytest.fixture(scope="module")
 def target(module_kernel):
-    """A kernel with a run that has ended; the index of its GELU target."""
+    """A kernel with a run that has ended; the index of its softmax target."""
     assert module_kernel.run(SETUP).status == "ok"
     start = (
         "%%kforge optimize --as r --budget 1 --baseline eager --rest eager --guard-time 5\nmodel(x)"
@@ -31,7 +36,7 @@ def target(module_kernel):
     reply = module_kernel.run(start, PATIENCE_S)
     assert reply.status == "ok", reply
     module_kernel.run("%kforge wait r", PATIENCE_S)
-    found = module_kernel.run("print(*r.targets[r.targets.name == 'gelu'].target)").stdout
+    found = module_kernel.run("print(*r.targets[r.targets.name == 'softmax'].target)").stdout
     return module_kernel, int(found)
 
 
@@ -45,13 +50,13 @@ def test_a_right_kernel_is_judged_and_joins_the_tree(target):
     """A correct kernel gets a verdict and becomes a node of the tree with the origin manual."""
     kernel, index = target
 
-    reply = judge(kernel, index, GELU)
+    reply = judge(kernel, index, SOFTMAX)
 
     assert reply.status == "ok", reply
     assert f"target {index}: " in reply.text
     assert "wrong" not in reply.text
-    last = kernel.run("r.nodes.iloc[-1][['title', 'proposer', 'target']].tolist()").text
-    assert last == f"['mine', 'manual', {index}]"
+    last = kernel.run("print(*r.nodes.iloc[-1][['title', 'proposer', 'target']])").stdout
+    assert last.split() == ["mine", "manual", str(index)]
 
 
 @pytest.mark.slow
@@ -59,7 +64,7 @@ def test_a_wrong_kernel_says_wrong(target):
     """A kernel that computes something else is told so, and nothing crashes."""
     kernel, index = target
 
-    reply = judge(kernel, index, GELU.replace("0.5f", "0.6f"))
+    reply = judge(kernel, index, SOFTMAX.replace("out0[i] /= sum", "out0[i] /= 1.01f * sum"))
 
     assert f"target {index}: wrong" in reply.text
 
@@ -69,16 +74,19 @@ def test_compile_errors_point_at_the_cells_lines(target):
     """The line in a compiler message is the line of the cell as the notebook numbers it."""
     kernel, index = target
 
-    reply = judge(kernel, index, GELU.replace("std::erf", "std::nothing"))
+    reply = judge(kernel, index, SOFTMAX.replace("std::fmax", "std::nothing"))
 
     assert f"target {index}: compile_failed" in reply.text
-    assert "line 7 of the cell" in reply.text
+    assert "line 9 of the cell" in reply.text
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("source", "words"),
-    [("int x;", 'no extern "C" function'), (GELU.replace("// kforge: n", "// n"), "say what n is")],
+    [
+        ("int x;", 'no extern "C" function'),
+        (SOFTMAX.replace("// kforge: n", "// n"), "say what n is"),
+    ],
 )
 def test_what_is_no_kernel_is_bad_input(target, source, words):
     """A cell that cannot be a candidate is one message before anything is compiled."""
