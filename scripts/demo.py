@@ -6,8 +6,8 @@ touched.
 
 from __future__ import annotations
 
-import os
 import sys
+import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -23,6 +23,7 @@ NOTEBOOK = ROOT / "notebooks" / "quickstart.ipynb"
 KEPT = NOTEBOOK.parent / ".kforge"
 LINES = 40
 CELL_LIMIT_S = 900
+START_LIMIT_S = 180
 
 
 def main() -> int:
@@ -30,20 +31,22 @@ def main() -> int:
     begun = time.monotonic()
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     KEPT.mkdir(exist_ok=True)
-    client = NotebookClient(
-        notebook,
-        km=_kernel(),
-        timeout=CELL_LIMIT_S,
-        resources={"metadata": {"path": str(NOTEBOOK.parent)}},
-        on_cell_executed=_print_cell,
-    )
-    try:
-        client.execute(env={**os.environ, "TQDM_DISABLE": "1"})
-    except CellExecutionError as error:
-        print(error, file=sys.stderr)
-        return 1
-    finally:
-        nbformat.write(notebook, KEPT / NOTEBOOK.name)
+    with tempfile.TemporaryDirectory(prefix="kforge-demo-") as folder:
+        client = NotebookClient(
+            notebook,
+            km=_kernel(Path(folder)),
+            timeout=CELL_LIMIT_S,
+            startup_timeout=START_LIMIT_S,
+            resources={"metadata": {"path": str(NOTEBOOK.parent)}},
+            on_cell_executed=_print_cell,
+        )
+        try:
+            client.execute()
+        except CellExecutionError as error:
+            print(error, file=sys.stderr)
+            return 1
+        finally:
+            nbformat.write(notebook, KEPT / NOTEBOOK.name)
     minutes, seconds = divmod(round(time.monotonic() - begun), 60)
     where = (KEPT / NOTEBOOK.name).relative_to(ROOT)
     print(f"\nThe notebook took {minutes}:{seconds:02d}; with its outputs it is in {where}")
@@ -51,10 +54,15 @@ def main() -> int:
     return 0
 
 
-def _kernel() -> AsyncKernelManager:
+def _kernel(folder: Path) -> AsyncKernelManager:
     """The kernel of this very environment, whatever kernels the user has registered."""
     specs = KernelSpecManager(kernel_dirs=[str(Path(sys.prefix) / "share" / "jupyter" / "kernels")])
-    return AsyncKernelManager(kernel_name="python3", kernel_spec_manager=specs, transport="ipc")
+    return AsyncKernelManager(
+        kernel_name="python3",
+        kernel_spec_manager=specs,
+        transport="ipc",
+        connection_file=str(folder / "kernel.json"),
+    )
 
 
 def _print_cell(cell: Any, cell_index: int, execute_reply: Any) -> None:  # noqa: ARG001
@@ -72,9 +80,10 @@ def _print_cell(cell: Any, cell_index: int, execute_reply: Any) -> None:  # noqa
 def _text(output: Any) -> str:
     """What a terminal can show of an output; nothing for figures and widgets."""
     if output["output_type"] == "stream":
-        return str(output["text"])
+        lines = str(output["text"]).splitlines(keepends=True)
+        return "".join(line for line in lines if "%|" not in line)  # progress bars
     text = str(output.get("data", {}).get("text/plain", ""))
-    return "" if text.startswith(("<Figure", "RunWidget(")) else text
+    return "" if text.startswith(("<Figure", "<kforge_nb.view.widget")) else text
 
 
 if __name__ == "__main__":

@@ -28,8 +28,12 @@ Document = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Headline:
-    """The whole-model figures to lead with; rows are those of the document's ``whole``."""
+    """The whole-model figures to lead with; rows are those of the document's ``whole``.
 
+    ``nothing_won``: the guard has decided, and installs no kernel.
+    """
+
+    nothing_won: bool
     rest: str | None
     over_empty: Mapping[str, Any] | None
     over_eager: Mapping[str, Any] | None
@@ -53,7 +57,9 @@ def headline(document: Document) -> Headline:
     chosen = next((r for r in guarded if r["rest"] == wanted), guarded[0] if guarded else None)
     rest = chosen["rest"] if chosen else None
     against = {row["against"]: row for row in reversed(guarded) if row["rest"] == rest}
+    decided = document["decisions"]
     return Headline(
+        bool(decided) and not any(d["installed"] for d in decided),
         rest,
         against.get("empty"),
         against.get("eager"),

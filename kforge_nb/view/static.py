@@ -21,6 +21,7 @@ __all__ = ["MIME", "bundle", "to_html", "to_svg"]
 
 MIME = "application/vnd.kforge.run+json"
 LARGEST_TREE = 150
+ROWS = 60
 _NUMBER = "text-align:right;white-space:nowrap"
 
 
@@ -51,7 +52,9 @@ def to_html(document: Document) -> str:
 def _headline(document: Document) -> str:
     lead = facts.headline(document)
     row = lead.over_empty or lead.over_eager
-    if row is not None:
+    if lead.nothing_won:
+        big, after = "0 replaced", "nothing won inside the model"
+    elif row is not None:
         big, after = words.ratio(row["ratio"]), words.interval(row["low"], row["high"])
     else:
         big, after = words.ratio(lead.estimate), "estimated, not yet measured in the model"
@@ -163,6 +166,9 @@ def _table(
     ]
     if not body:
         return ""
+    if len(body) > ROWS:
+        more = f'<tr><td colspan="{len(head)}">… and {len(body) - ROWS} more</td></tr>'
+        body = [*body[:ROWS], more]
     heads = "".join(
         f'<th scope="col" style="{_NUMBER if i in numbers else "text-align:left"}">{escape(h)}</th>'
         for i, h in enumerate(head)

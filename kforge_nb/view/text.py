@@ -24,7 +24,9 @@ def _headline(document: Document) -> str:
     lead = facts.headline(document)
     why = document["state_reason"]
     lines = [f"run {document['name']}: {document['state']}" + (f" ({why})" if why else "")]
-    if lead.over_empty is not None:
+    if lead.nothing_won:
+        lines.append("  nothing won inside the model, so every target stays original")
+    elif lead.over_empty is not None:
         lines.append(
             f"  {words.row_interval(lead.over_empty)} over the same rest ({lead.rest}) "
             "without kernels"
@@ -68,7 +70,9 @@ def _targets(document: Document) -> str:
 
 
 def _decisions(document: Document) -> str:
+    """Decisions about targets that had a candidate; the others are counted."""
     names = {t["index"]: t["name"] for t in document["targets"]}
+    tried = [d for d in document["decisions"] if d["node"] is not None or d["isolated"]]
     rows = [
         (
             _short(f"{d['target']} {names.get(d['target'], d['fingerprint'][:12])}"),
@@ -76,9 +80,11 @@ def _decisions(document: Document) -> str:
             f"in the model {words.ratio((d['in_model'] or {}).get('ratio'))}",
             words.decision(d),
         )
-        for d in document["decisions"]
+        for d in tried
     ]
-    return _align(rows)
+    left = len(document["decisions"]) - len(tried)
+    untried = f"{words.count(left, 'target')} without an accepted kernel, left original"
+    return "\n".join(filter(None, [_align(rows), untried if left else ""]))
 
 
 def _align(rows: Sequence[Sequence[str]]) -> str:

@@ -34,6 +34,13 @@ test("a finished run shows both whole-model figures, every target and every deci
   expect(text.match(/● replaced|○ kept original/g)).toHaveLength(run.decisions.length);
 });
 
+test("where nothing won the headline is no gain", async () => {
+  const run = example();
+  for (const decision of run.decisions) decision.installed = false;
+  await show(fixedSource(run));
+  expect(host.querySelector(".kforge-big")?.textContent).toBe("0 replaced nothing won inside the model");
+});
+
 test("names that look like markup stay text", async () => {
   const run = example({ name: "<img src=x onerror=alert(1)>" });
   const evil = "<script>alert(1)</script>";

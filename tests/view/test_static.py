@@ -94,6 +94,25 @@ def test_text_tells_the_same(document):
     assert text.startswith("run minilm: done (the budget of 26 candidates is used up)")
     assert "1.06× (1.05 to 1.07) over the same rest (inductor) without kernels" in text
     assert text.count("● replaced") == 2
+    assert text.endswith("1 target without an accepted kernel, left original")
+
+
+def test_where_nothing_won_the_headline_is_no_gain(document):
+    """A measured 1.01 without a kernel is noise, and is not led with."""
+    for decision in document["decisions"]:
+        decision["installed"] = False
+
+    assert "0 replaced nothing won inside the model" in Checked(to_html(document)).text
+    assert "nothing won inside the model, so every target stays original" in summary(document)
+
+
+def test_long_tables_end_with_a_count(document):
+    """A model with hundreds of targets still makes a page that loads."""
+    target = document["targets"][3]
+    document["targets"] = [{**target, "index": i} for i in range(200)]
+    page = Checked(to_html(document))
+
+    assert "… and 140 more" in page.text
 
 
 def test_an_empty_run_still_has_a_view(document):

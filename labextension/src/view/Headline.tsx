@@ -40,8 +40,9 @@ export function Headline({ document, source }: Props): JSX.Element {
 }
 
 function Gain({ document }: { document: RunDocument }): JSX.Element {
-  const { overEmpty, overEager, rest, estimate } = headline(document);
-  if (overEmpty === null && overEager === null) {
+  const { nothingWon, overEmpty, overEager, rest, estimate } = headline(document);
+  const lead = overEmpty ?? overEager;
+  if (lead === null && !nothingWon) {
     return (
       <div class="kforge-big">
         {format.ratio(estimate)} <small>estimated for the whole model, not yet measured in it</small>
@@ -50,10 +51,15 @@ function Gain({ document }: { document: RunDocument }): JSX.Element {
   }
   return (
     <>
-      <div class="kforge-big">
-        {format.ratio((overEmpty ?? overEager)?.ratio)}{" "}
-        <small>{format.interval((overEmpty ?? overEager)?.low, (overEmpty ?? overEager)?.high)}</small>
-      </div>
+      {nothingWon ? (
+        <div class="kforge-big">
+          0 replaced <small>nothing won inside the model</small>
+        </div>
+      ) : (
+        <div class="kforge-big">
+          {format.ratio(lead?.ratio)} <small>{format.interval(lead?.low, lead?.high)}</small>
+        </div>
+      )}
       {overEmpty && <Versus row={overEmpty} what={`same rest (${rest ?? ""}) without kernels`} />}
       {overEager && <Versus row={overEager} what="untouched eager model" />}
     </>

@@ -2,6 +2,8 @@
 import type { Node, RunDocument, Target, WholeRow } from "./document";
 
 export interface Headline {
+  /** The guard has decided, and installs no kernel. */
+  nothingWon: boolean;
   /** How the rest of the graph runs in the two rows; null before the guard has measured. */
   rest: string | null;
   /** The guarded model against the same rest without kernels. */
@@ -20,6 +22,7 @@ export function headline(document: RunDocument): Headline {
   const against = (name: string): WholeRow | null =>
     guarded.find((row) => row.rest === rest && row.against === name) ?? null;
   return {
+    nothingWon: document.decisions.length > 0 && !document.decisions.some((d) => d.installed),
     rest,
     overEmpty: against("empty"),
     overEager: against("eager"),
