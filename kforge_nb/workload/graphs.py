@@ -109,8 +109,8 @@ def _entry(module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> 
 
 def _forget(recorder: _Recorder) -> None:
     """Drop what Dynamo cached for the recorder on code that nobody else compiled."""
-    from torch._dynamo import convert_frame
     from torch._C._dynamo.eval_frame import _debug_get_cache_entry_list, reset_code
+    from torch._dynamo import convert_frame
 
     for reference in list(convert_frame.input_codes.seen):
         code = reference()
