@@ -41,7 +41,7 @@ export function App({ source }: { source: RunSource }): JSX.Element {
       <style>{css}</style>
       <Headline document={document} source={source} />
       <Targets document={document} selected={shown?.index ?? null} onSelect={select} />
-      {shown !== undefined && nodes.length > 0 && (
+      {shown !== undefined && (
         <section class="kforge-two">
           <Tree target={shown} nodes={nodes} selected={selected?.id ?? null} onSelect={setNode} />
           {selected !== undefined && <NodePanel key={selected.id} node={selected} source={source} />}

@@ -83,13 +83,15 @@ function Row({ target, best, tried, selected, onSelect }: RowProps): JSX.Element
         {best === undefined ? "–" : format.ratio(best.speedup)}{" "}
         <span class="kforge-note">{format.interval(best?.low, best?.high)}</span>
       </td>
-      <td class="wrap">{state(target, tried)}</td>
+      <td class="kforge-cut" title={target.state_reason}>
+        {state(target, tried)}
+      </td>
     </tr>
   );
 }
 
 function state(target: Target, tried: number): string {
-  if (target.vendor && tried === 0) return target.state_reason || "not searched (vendor op)";
+  if (target.vendor && tried === 0) return "not searched: vendor library";
   const nodes = tried === 0 ? "" : `, ${format.count(tried, "candidate")}`;
   return `${target.state}${nodes}${target.state_reason ? `: ${target.state_reason}` : ""}`;
 }

@@ -1,12 +1,15 @@
 /** The search tree of one target: size by visits, shape and colour by verdict, best path thick. */
 import type { JSX } from "preact";
-import { useMemo, useRef } from "preact/hooks";
+import { useEffect, useMemo, useRef } from "preact/hooks";
 import { pathTo } from "./derive";
 import type { Node, Target } from "./document";
 import * as format from "./format";
 import { type Item, items, layout, type Placed } from "./layout";
 import { Mark } from "./Mark";
 import { look } from "./verdicts";
+
+/** Closer than this to the frame's edge, a mark's words may be cut off. */
+const EDGE = 40;
 
 interface Props {
   target: Target;
@@ -21,6 +24,17 @@ export function Tree({ target, nodes, selected, onSelect }: Props): JSX.Element 
   const svg = useRef<SVGSVGElement>(null);
   const byId = new Map(drawn.placed.map((p) => [p.item.id, p]));
   const current = selected !== null && byId.has(selected) ? selected : "";
+  const { x, y } = byId.get(current) ?? { x: 0, y: 0 };
+  const frame = useRef<HTMLDivElement>(null);
+  useEffect(() => {
+    const box = frame.current;
+    if (box === null) return;
+    const { scrollLeft: left, scrollTop: top, clientWidth: wide, clientHeight: high } = box;
+    const seen = x > left + EDGE && x < left + wide - EDGE && y > top && y < top + high - EDGE;
+    if (seen) return;
+    box.scrollLeft = x - wide / 2;
+    box.scrollTop = y - high / 2;
+  }, [x, y, target.index]);
 
   const move = (event: KeyboardEvent): void => {
     const next = neighbour(event.key, byId.get(current), byId);
@@ -36,29 +50,35 @@ export function Tree({ target, nodes, selected, onSelect }: Props): JSX.Element 
       <h3>
         Search tree of {target.index} {target.name}
       </h3>
-      <div class="kforge-tree">
-        <svg
-          ref={svg}
-          role="tree"
-          aria-label={`Candidates for ${target.name}`}
-          width={drawn.width}
-          height={drawn.height}
-          onKeyDown={move}
-        >
-          {drawn.placed.map((p) => (
-            <Edge key={p.item.id} to={p} from={byId.get(p.parent ?? "none")} best={path.has(p.item.id)} />
-          ))}
-          {drawn.placed.map((p) => (
-            <Leaf
-              key={p.item.id}
-              placed={p}
-              best={p.item.id === target.best}
-              selected={p.item.id === current}
-              onSelect={onSelect}
-            />
-          ))}
-        </svg>
-      </div>
+      <p class="kforge-note">
+        {target.state}
+        {target.state_reason !== "" && `: ${target.state_reason}`}
+      </p>
+      {nodes.length > 0 && (
+        <div class="kforge-tree" ref={frame}>
+          <svg
+            ref={svg}
+            role="tree"
+            aria-label={`Candidates for ${target.name}`}
+            width={drawn.width}
+            height={drawn.height}
+            onKeyDown={move}
+          >
+            {drawn.placed.map((p) => (
+              <Edge key={p.item.id} to={p} from={byId.get(p.parent ?? "none")} best={path.has(p.item.id)} />
+            ))}
+            {drawn.placed.map((p) => (
+              <Leaf
+                key={p.item.id}
+                placed={p}
+                best={p.item.id === target.best}
+                selected={p.item.id === current}
+                onSelect={onSelect}
+              />
+            ))}
+          </svg>
+        </div>
+      )}
     </div>
   );
 }
