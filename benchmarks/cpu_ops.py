@@ -53,14 +53,13 @@ def first_draft(target: Target) -> Candidate:
     Raises:
         RuntimeError: it refuses the target.
     """
-    from kforge_nb.proposers.recipes import RecipeProposer
-
     from kforge_nb.candidates.candidate import Candidate
     from kforge_nb.proposers.protocol import Request
+    from kforge_nb.proposers.recipes import RecipeProposer
 
     answer = RecipeProposer().propose(Request(target, "draft"))
     if not isinstance(answer, Candidate):
-        raise RuntimeError(f"no recipe for {target.name}: {answer.reason}")
+        raise RuntimeError(f"no recipe for {target.name}: {answer.reason}")  # noqa: TRY004
     return answer
 
 
@@ -79,7 +78,7 @@ def launcher(
     kernel = candidate.plan.kernels[0]
     built = cpp.build(candidate.source, kernel.name, cache=cache)
     if isinstance(built, cpp.CompileFailed):
-        raise RuntimeError(f"{target.name} does not compile:\n{built.log}")
+        raise RuntimeError(f"{target.name} does not compile:\n{built.log}")  # noqa: TRY004
     function = getattr(ctypes.CDLL(str(built.library)), kernel.name)
     function.restype = None
     function.argtypes = [*[ctypes.c_void_p] * (len(kernel.args) - 1), ctypes.c_int32]

@@ -148,7 +148,7 @@ def print_report(report: dict[str, Any]) -> None:
         if "ratio" in row:
             out(
                 f"  {row['name']:<46} {row['ratio']:6.2f}x [{row['low']:.2f} {row['high']:.2f}] "
-                f"against {row['against']:<11} {row['ours_us']:10.1f} / {row['against_us']:.1f} us\n"
+                f"against {row['against']:<11} {row['ours_us']:9.1f} / {row['against_us']:.1f} us\n"
             )
         else:
             out(f"  {row['name']:<46} {row['value']:10.3f} {row['unit']}\n")

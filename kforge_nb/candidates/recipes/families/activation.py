@@ -78,11 +78,12 @@ def _plan(target: Target) -> RowCode | None:
 def pointwise_parameters(code: RowCode, target: Target) -> dict[str, list[Any]]:
     """Moves of an element-wise kernel, best guess first."""
     size = sum(prod(o.shape) * (4 if o.dtype == "float32" else 2) for o in target.outputs)
-    moves = render.common_parameters(size, code.streamable())
-    moves["unroll"] = [2, 4, 1]
-    moves["tile"] = [8192, 32768, 2048]
-    moves["ahead"] = [0, 512, 1024]
-    return moves
+    own: dict[str, list[Any]] = {
+        "tile": [8192, 32768, 2048],
+        "ahead": [0, 512, 1024],
+        "unroll": [2, 4, 1],
+    }
+    return render.common_parameters(size, code.streamable(), own)
 
 
 def emit_pointwise(code: RowCode, match: Match, params: Params) -> Candidate:

@@ -46,10 +46,10 @@ class CrossEntropy:
     def parameters(self, match: Match) -> dict[str, list[Any]]:  # noqa: ARG002
         """Instruction set, unrolling, block in elements, prefetch distance in elements."""
         return {
-            "isa": available_isas(),
+            "ahead": [1024, 0, 512, 2048],
+            "tile": [8192, 4096, 2048, 1024],
             "unroll": [4, 2, 8],
-            "tile": [2048, 4096, 1024, 8192],
-            "ahead": [0, 1024, 512],
+            "isa": available_isas(),
         }
 
     def emit(self, match: Match, params: Params) -> Candidate:

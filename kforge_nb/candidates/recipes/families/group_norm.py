@@ -68,15 +68,16 @@ class GroupNorm:
         plan = _plan(match.target)
         assert plan is not None  # noqa: S101  (a match exists, and matching is deterministic)
         size = sum(prod(o.shape) * (4 if o.dtype == "float32" else 2) for o in match.target.outputs)
-        moves = render.common_parameters(size, plan.code.streamable())
-        moves["back"] = [True, False]
         if plan.planes:
-            moves["tile"] = [2048, 4096, 1024, 8192]
-            moves["ahead"] = [0, 512, 1024]
-            moves["next_kb"] = [256, 0, 64, 1024]
+            own: dict[str, list[Any]] = {
+                "next_kb": [256, 1024, 0, 64],
+                "tile": [2048, 4096, 1024, 8192],
+                "back": [True, False],
+                "ahead": [0, 512, 1024],
+            }
         else:
-            moves["tile_kb"] = [32, 16, 64]
-        return moves
+            own = {"tile_kb": [32, 16, 64], "back": [True, False]}
+        return render.common_parameters(size, plan.code.streamable(), own)
 
     def emit(self, match: Match, params: Params) -> Candidate:
         """The kernel for these parameters."""

@@ -53,7 +53,7 @@ class Pooling:
 
     def parameters(self, match: Match) -> dict[str, list[Any]]:  # noqa: ARG002
         """Instruction set and unrolling."""
-        return {"isa": available_isas(), "unroll": [2, 4, 1]}
+        return {"unroll": [2, 4, 1], "isa": available_isas()}
 
     def emit(self, match: Match, params: Params) -> Candidate:
         """The kernel for these parameters; a task is one plane."""
@@ -102,8 +102,8 @@ def _window(op: Op, leaf: Leaf, out: tuple[int, ...]) -> _Window | None:
         height, width = leaf.shape[-2:]
         if height % out[-2] or width % out[-1]:
             return None
-        kernel = (height // out[-2], width // out[-1])
-        return _Window(leaf, False, kernel, kernel, (0, 0), True)
+        each = (height // out[-2], width // out[-1])
+        return _Window(leaf, False, each, each, (0, 0), True)
     kernel = _two(op.args["kernel_size"])
     stride = kernel if op.args["stride"] in (None, (), []) else _two(op.args["stride"])
     padding = _two(op.args["padding"])

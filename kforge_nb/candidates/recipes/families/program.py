@@ -217,8 +217,9 @@ class _Reader:
     def _allow_in_place(self, source: Any, node: fx.Node) -> None:
         """In place is fine on a value computed here that nobody else reads."""
         value = self.values.get(source) if isinstance(source, fx.Node) else None
-        made_here = isinstance(value, Op) and self.made.get(value) is source
-        if not made_here or set(source.users) != {node}:
+        if not isinstance(value, Op) or self.made.get(value) is not source:
+            raise _Unreadable(f"{node} writes to what it did not make")
+        if set(source.users) != {node}:
             raise _Unreadable(f"{node} writes to a value that is used elsewhere")
         if self.program.uses.get(value, 0):
             raise _Unreadable(f"{node} writes to a value that has another name")

@@ -33,13 +33,13 @@ def stream_first(output_bytes: int) -> list[str]:
     return ["stream", "plain"] if output_bytes >= FARTHER else ["plain", "stream"]
 
 
-def common_parameters(output_bytes: int, streamable: bool) -> dict[str, list[Any]]:
-    """Parameters that every row kernel has: instruction set, unrolling, stores."""
-    return {
-        "isa": available_isas(),
-        "unroll": [4, 2, 8, 1],
-        "stores": stream_first(output_bytes) if streamable else ["plain"],
-    }
+def common_parameters(
+    output_bytes: int, streamable: bool, own: dict[str, list[Any]]
+) -> dict[str, list[Any]]:
+    """A row kernel's moves, those that matter most first: stores, ``own``, unrolling, isa."""
+    stores = stream_first(output_bytes) if streamable else ["plain"]
+    unroll = own.pop("unroll", [4, 2, 8, 1])
+    return {"stores": stores, **own, "unroll": unroll, "isa": available_isas()}
 
 
 def _cpp(value: Any) -> str:

@@ -277,10 +277,11 @@ class RowCode:
     def structs(self) -> str:
         """The ``Args`` and ``Row`` structs and ``touch``, which prefetches a row's inputs."""
         args = "".join(f"  {t}{n};\n" for t, n in self.arguments())
-        index: list[str] = []
         sizes = self.domain.sizes
-        for k in range(len(sizes) - 1, 0, -1):
-            index.append(f"const int64_t i{k} = r % {sizes[k]};\n    r /= {sizes[k]};")
+        index = [
+            f"const int64_t i{k} = r % {sizes[k]};\n    r /= {sizes[k]};"
+            for k in range(len(sizes) - 1, 0, -1)
+        ]
         if sizes:
             index.append("const int64_t i0 = r;")
         used = "".join(f"    (void)i{k};\n" for k in range(len(sizes)))

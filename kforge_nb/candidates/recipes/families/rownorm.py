@@ -59,12 +59,10 @@ class RowNorm:
         assert found is not None  # noqa: S101  (a match exists, and matching is deterministic)
         code, _ = found
         size = sum(prod(o.shape) * (4 if o.dtype == "float32" else 2) for o in match.target.outputs)
-        moves = render.common_parameters(size, code.streamable())
-        moves["ahead"] = [1, 0, 2]
-        moves["overlap"] = [True, False]
+        own: dict[str, list[Any]] = {"overlap": [True, False], "ahead": [1, 0, 2]}
         if self.name in ("layer_norm", "rms_norm"):
-            moves["keep"] = [True] if len(match.target.outputs) > 1 else [True, False]
-        return moves
+            own["keep"] = [True] if len(match.target.outputs) > 1 else [True, False]
+        return render.common_parameters(size, code.streamable(), own)
 
     def emit(self, match: Match, params: Params) -> Candidate:
         """The kernel for these parameters."""
@@ -235,7 +233,11 @@ def _composed_rms(program: Program) -> _Core | None:
 
 
 def _squared(op: Op) -> Value | None:
-    if op.name == "square" or (op.name == "pow" and op.args["exponent"] == 2) or (op.name == "mul" and op.args["input"] is op.args["other"]):
+    if (
+        op.name == "square"
+        or (op.name == "pow" and op.args["exponent"] == 2)
+        or (op.name == "mul" and op.args["input"] is op.args["other"])
+    ):
         value = op.args["input"]
     else:
         return None
