@@ -180,6 +180,7 @@ class Conductor:
             try:
                 yield search
             finally:
+                search.close()
                 benches.close()
                 self.record.store.put_entry(self.record.id, "seconds", search.seconds)
 

@@ -1,22 +1,25 @@
 """The search stage: give away the budget, grow trees, judge, keep; confirm the winners at the end.
 
-One candidate at a time, since timing has the cores to itself. Each finished evaluation is in the
-store before the tree or any view hears of it, so a kernel that is killed loses none. The stage is
-made of the pure rules of :mod:`kforge_nb.search`; nothing is decided here but the order of steps.
+A few candidates are under way at once (the judge gives each timing the cores alone); their verdicts
+are taken in the order in which they were asked for, so that a seed means the same search on every
+day. Each finished evaluation is in the store before the tree or any view hears of it, so a kernel
+that is killed loses none. The rules are those of :mod:`kforge_nb.search`; here is only their order.
 """
 
 from __future__ import annotations
 
-import math
-import random
 import time
+from collections import deque
 from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from kforge_nb.engines.local import LocalEngine
 from kforge_nb.errors import KForgeError, MissingTool, StoreError
 from kforge_nb.judge.evaluation import Evaluation, Verdict
-from kforge_nb.proposers.protocol import Refusal, Request
-from kforge_nb.run.choice import UNKNOWN_HEADROOM
+from kforge_nb.proposers.protocol import Refusal
+from kforge_nb.run import facts
 from kforge_nb.run.control import Stopped
 from kforge_nb.search import allocate, mcts, stopping
 
@@ -32,14 +35,25 @@ if TYPE_CHECKING:
 
 __all__ = ["Search"]
 
-STEP = 1.25
-"""Where no roofline is known, the best so far is taken to have this much above it."""
+AT_ONCE = 2
+"""Evaluations under way at once; fewer than the benches that stay open."""
 
-BEYOND = 1.15
-"""A candidate at more than this share of the roofline shows that the roofline does not bind."""
+STOP_LATENCY_S = 0.1
 
 CONFIRM_AT_MOST = 3
 """Runners-up that are timed again when the winner does not hold up on fresh samples."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """A candidate that is being judged."""
+
+    work: Work
+    node_id: str
+    candidate: Candidate
+    begun: float
+    verdict: Future[Evaluation]
+    handed: Handed | None = None
 
 
 class Search:
@@ -65,10 +79,12 @@ class Search:
         self.benches, self.proposer, self.device, self.changed = benches, proposer, device, changed
         self.rules = stopping.RunRules(options.budget, options.max_cost, options.time_limit)
         self.rates = allocate.Rates()
+        self._engine = LocalEngine(AT_ONCE)
+        self._flights: deque[_Flight] = deque()
         self._begun = time.monotonic()
         self._before = seconds_before
         for work in works:
-            self._learn_from(work)
+            facts.learn_from(work, self.rates)
 
     @property
     def judged(self) -> int:
@@ -82,89 +98,146 @@ class Search:
 
     def run(self) -> str:
         """Searches until a rule ends it; returns the rule's words. Raises Stopped on stop."""
-        try:
-            while True:
-                self.control.checkpoint(on_pause=lambda: self._show("paused"))
-                handed = self.control.take()
-                if handed is not None:
-                    self.judge_handed(handed)
-                    continue
-                over = stopping.run(self._facts(), self.rules)
-                if over is not None:
-                    break
-                self._retire()
-                pick = allocate.next_target(self._states(), self.rates)
-                if isinstance(pick, allocate.Stop):
-                    over = pick.reason
-                    break
-                self._grow(self._work(pick.index))
-            for work in self.works:
-                self._settle(work, over)
-            return over
-        finally:
-            for left in self.control.close_inbox():
-                left.result.set_exception(KForgeError("the run ended before its turn came"))
+        while True:
+            self.control.checkpoint(on_pause=lambda: self._show("paused"))
+            over = self._begin_one() if len(self._flights) < AT_ONCE else None
+            if over is None and len(self._flights) < AT_ONCE:
+                continue
+            if self._flights:
+                self._land()
+            elif over is not None:
+                break
+        for work in self.works:
+            self._settle(work, over)
+        return over
+
+    def close(self) -> None:
+        """Ends what is under way; candidates that were handed in learn that their turn is over."""
+        self._engine.close()
+        late = KForgeError("the run ended before its turn came")
+        for flight in self._flights:
+            flight.work.tree.refuse(flight.node_id, exhausted=False)
+            if flight.handed is not None:
+                flight.handed.result.set_exception(late)
+        self._flights.clear()
+        for left in self.control.close_inbox():
+            left.result.set_exception(late)
+
+    def judge_handed(self, handed: Handed) -> None:
+        """Judges a user's own candidate now, as a draft of its target's tree."""
+        self._submit_handed(handed)
+        while self._flights:
+            self._land()
 
     # -- one step ---------------------------------------------------------------------------
 
-    def _grow(self, work: Work) -> None:
-        """One choice, one proposal, one evaluation."""
+    def _begin_one(self) -> str | None:
+        """Begins one candidate, or says why there is none to begin (now)."""
+        handed = self.control.take()
+        if handed is not None:
+            self._submit_handed(handed)
+            return None
+        over = stopping.run(self._facts(), self.rules)
+        if over is not None:
+            return over
+        self._retire()
+        pick = allocate.next_target([facts.state_of(work) for work in self.works], self.rates)
+        if isinstance(pick, allocate.Stop):
+            return pick.reason
+        return self._grow(self._work(pick.index))
+
+    def _grow(self, work: Work) -> str | None:
+        """One choice and one proposal; None when something was done about the target."""
         if work.state == "waiting":
             work.set("searching")
-        choice = mcts.choose(work.tree, self._random(work))
+        choice = mcts.choose(work.tree, facts.rng_for(work, self.options.seed))
         if choice is None:
+            if work.tree.root.pending:
+                return "nothing can be grown before a verdict is there"
             self._settle(work, "there is nothing more to try")
-            return
-        begun = time.monotonic()
+            return None
         self._show(f"{choice.action} for target {work.index} ({work.target.name})")
-        proposal = self.proposer.propose(self._request(work, choice))
+        begun = time.monotonic()
+        under_way = frozenset(f.candidate.digest for f in self._flights if f.work is work)
+        request = facts.request_for(work, choice, self.device, self.options.seed, under_way)
+        proposal = self.proposer.propose(request)
         if isinstance(proposal, Refusal):
             self._refuse(work, choice, proposal.reason, proposal.exhausted)
-            return
-        if work.tree.find(proposal.digest) is not None:
+        elif proposal.digest in request.tried:
             self._refuse(work, choice, "the same candidate was judged before", False)
-            return
-        try:
-            evaluation = self._evaluate(work, proposal)
-        except (Stopped, MissingTool, StoreError):
-            raise
-        except Exception as error:  # noqa: BLE001  one target's failure must not end the run
-            work.tree.refuse(choice.ticket, exhausted=True)
-            self.benches.drop(work.index)
-            work.set("failed", f"the judge failed: {type(error).__name__}: {error}"[:2000])
-            return
-        self._keep(work, choice.ticket, proposal, evaluation, time.monotonic() - begun)
+        else:
+            self._submit(work, choice.ticket, proposal, begun)
+        return None
 
-    def _evaluate(self, work: Work, candidate: Candidate) -> Evaluation:
-        """The judge's verdict; Stopped when the run was stopped while it was found."""
-        evaluation = self.benches.of(work.index, work.target).evaluate(
-            candidate, stop=self.control.stop
-        )
-        if self.control.stop.is_set() and evaluation.verdict is Verdict.UNDECIDED:
-            raise Stopped(self.control.reason)  # it was cut short, so it is judged again later
-        return evaluation
+    def _submit_handed(self, handed: Handed) -> None:
+        work = self._work(handed.target)
+        ticket = work.tree.expect(None, "draft").id
+        self._submit(work, ticket, handed.candidate, time.monotonic(), handed)
 
-    def _keep(
+    def _submit(
         self,
         work: Work,
         node_id: str,
         candidate: Candidate,
-        evaluation: Evaluation,
-        seconds: float,
+        begun: float,
+        handed: Handed | None = None,
     ) -> None:
+        try:
+            verdict = self._engine.submit(self.benches.of(work.index, work.target), candidate)
+        except Exception as error:  # noqa: BLE001  told when it lands
+            verdict = Future()
+            verdict.set_exception(error)
+        self._flights.append(_Flight(work, node_id, candidate, begun, verdict, handed))
+
+    def _land(self) -> None:
+        """Waits for the oldest candidate under way and takes its verdict."""
+        flight = self._flights[0]
+        try:
+            evaluation = self._verdict(flight)
+        except (Stopped, MissingTool, StoreError):
+            raise
+        except Exception as error:  # noqa: BLE001  one target's failure must not end the run
+            self._flights.popleft()
+            self._crashed(flight, error)
+            return
+        self._flights.popleft()
+        self._keep(flight, evaluation)
+        if flight.handed is not None:
+            flight.handed.result.set_result(evaluation)
+
+    def _verdict(self, flight: _Flight) -> Evaluation:
+        while True:
+            if self.control.stop.is_set():
+                raise Stopped(self.control.reason)
+            try:
+                return flight.verdict.result(timeout=STOP_LATENCY_S)
+            except TimeoutError:
+                if flight.verdict.done():  # the evaluation's own
+                    raise
+
+    def _crashed(self, flight: _Flight, error: Exception) -> None:
+        work = flight.work
+        work.tree.refuse(flight.node_id, exhausted=True)
+        if flight.handed is not None:
+            flight.handed.result.set_exception(error)
+        self.benches.drop(work.index)
+        work.set("failed", f"the judge failed: {type(error).__name__}: {error}"[:2000])
+        self._show(f"target {work.index} failed")
+
+    def _keep(self, flight: _Flight, evaluation: Evaluation) -> None:
         """Store first, then tree, then view."""
-        node = work.tree[node_id]
-        self.record.add_node(node, work.index, candidate, evaluation, seconds)
-        before = self._gains(work)
-        work.candidates[node_id] = candidate
+        work, node = flight.work, flight.work.tree[flight.node_id]
+        seconds = time.monotonic() - flight.begun
+        self.record.add_node(node, work.index, flight.candidate, evaluation, seconds)
+        before = stopping.gains(work.tree)
+        work.candidates[node.id] = flight.candidate
         work.asked = 0
-        work.tree.record(node_id, candidate.digest, evaluation)
-        self.rates.observe(work.target.family, node.action, self._gains(work) > before)
+        work.tree.record(node.id, flight.candidate.digest, evaluation)
+        self.rates.observe(work.target.family, node.action, stopping.gains(work.tree) > before)
         self.record.set_statistics(work.tree, [n.id for n in work.tree.path(node)[:-1]])
-        best = work.tree.best()
-        if best is node:
+        if work.tree.best() is node:
             self.record.set_target(work.index, best=node.id)
-        self._show(f"{node_id}: {evaluation.verdict}")
+        self._show(f"{node.id}: {evaluation.verdict}")
 
     def _refuse(self, work: Work, choice: Choice, reason: str, exhausted: bool) -> None:
         work.tree.refuse(choice.ticket, exhausted=exhausted)
@@ -172,39 +245,17 @@ class Search:
             "refusal", target=work.index, node=choice.node, action=choice.action, reason=reason
         )
 
-    def judge_handed(self, handed: Handed) -> None:
-        """A user's own candidate becomes a draft of its target's tree."""
-        work, begun = self._work(handed.target), time.monotonic()
-        node = work.tree.expect(None, "draft")
-        try:
-            found = self._evaluate(work, handed.candidate)
-            self._keep(work, node.id, handed.candidate, found, time.monotonic() - begun)
-        except BaseException as error:
-            if node.waiting:
-                work.tree.refuse(node.id, exhausted=False)
-            handed.result.set_exception(error)
-            if not isinstance(error, KForgeError):
-                raise
-            return
-        handed.result.set_result(found)
-
     # -- the end of a target ----------------------------------------------------------------
 
     def _retire(self) -> None:
-        """Settles the targets that have had enough."""
+        """Settles the targets that have had enough, once nothing of theirs is under way."""
         for work in self.works:
-            if work.open:
-                why = stopping.target(work.tree, self._rules_of(work))
-                if why is not None:
-                    self._settle(work, why)
-
-    def _rules_of(self, work: Work) -> stopping.TargetRules:
-        """A roofline that does not bind ends no search."""
-        patience = self.options.patience
-        share = stopping.best_share(work.tree) or 0.0
-        if work.headroom is None or share > BEYOND:
-            return stopping.TargetRules(roofline=math.inf, patience=patience)
-        return stopping.TargetRules(patience=patience)
+            if not work.open:
+                continue
+            why = stopping.target(work.tree, facts.rules_of(work, self.options.patience))
+            work.closing = why is not None
+            if why is not None and not work.tree.root.pending:
+                self._settle(work, why)
 
     def _settle(self, work: Work, reason: str) -> None:
         """Confirms the winner on fresh samples and closes the target."""
@@ -215,14 +266,7 @@ class Search:
             evaluation = best.evaluation if best else None
             if best is None or evaluation is None or evaluation.verdict is not Verdict.ACCEPTED:
                 break
-            self.control.checkpoint()
-            self._show(f"timing the winner of target {work.index} again ({best.id})")
-            bench = self.benches.of(work.index, work.target)
-            against = ("eager", "compile") if self.options.baseline == "compile" else ("eager",)
-            fresh = bench.confirm(work.candidate(best.id), against, self.control.stop)
-            self.control.checkpoint()
-            self.record.replace_evaluation(best.id, fresh)
-            work.tree.replace_evaluation(best.id, fresh)
+            fresh = self._confirmed(work, best.id)
             if fresh.verdict is Verdict.ACCEPTED:
                 work.confirmed = best.id
                 break
@@ -231,65 +275,26 @@ class Search:
         work.set("done", reason, best=work.confirmed or (best.id if best else None))
         self._show(f"target {work.index} is done: {reason}")
 
+    def _confirmed(self, work: Work, node_id: str) -> Evaluation:
+        """The node's evaluation on fresh samples, which from now on is the one to show."""
+        self.control.checkpoint()
+        self._show(f"timing the winner of target {work.index} again ({node_id})")
+        against = ("eager", "compile") if self.options.baseline == "compile" else ("eager",)
+        bench = self.benches.of(work.index, work.target)
+        fresh = bench.confirm(work.candidate(node_id), against, self.control.stop)
+        self.control.checkpoint()
+        self.record.replace_evaluation(node_id, fresh)
+        work.tree.replace_evaluation(node_id, fresh)
+        return fresh
+
     # -- facts --------------------------------------------------------------------------------
 
     def _work(self, index: int) -> Work:
         return next(work for work in self.works if work.index == index)
 
-    def _gains(self, work: Work) -> int:
-        return stopping.gains(work.tree)
-
-    def _learn_from(self, work: Work) -> None:
-        """Success rates from what an earlier session has judged."""
-        best = 1.0
-        for node in work.tree:
-            found = node.evaluation
-            speedup = (found.speedup or 0.0) if found and found.verdict is Verdict.ACCEPTED else 0
-            self.rates.observe(work.target.family, node.action, speedup > best)
-            best = max(best, speedup)
-
     def _facts(self) -> stopping.RunFacts:
-        stop = self.control.reason if self.control.stop.is_set() else ""
         spent = self.record.spent() if self.options.max_cost is not None else 0.0
-        return stopping.RunFacts(self.judged, spent=spent, seconds=self.seconds, stop=stop)
-
-    def _states(self) -> list[allocate.TargetState]:
-        return [self._state(work) for work in self.works]
-
-    def _state(self, work: Work) -> allocate.TargetState:
-        best = work.tree.best()
-        found = best.evaluation if best else None
-        accepted = found is not None and found.verdict is Verdict.ACCEPTED
-        reached = max((found.speedup or 1.0) if found and accepted else 1.0, 1.0)
-        return allocate.TargetState(
-            work.index,
-            work.target.family,
-            work.share,
-            work.headroom or max(UNKNOWN_HEADROOM, reached * STEP),
-            best=reached,
-            attempts=len(work.tree),
-            gains=self._gains(work),
-            dry=stopping.dry(work.tree),
-            open=work.open,
-            action="draft" if not len(work.tree) else "optimise",
-        )
-
-    def _random(self, work: Work) -> random.Random:
-        """The same choices for the same seed, wherever a run was interrupted."""
-        work.asked += 1
-        place = f"{self.options.seed}/{work.index}/{len(work.tree)}/{work.asked}"
-        return random.Random(place)  # noqa: S311  a search, not a secret
-
-    def _request(self, work: Work, choice: Choice) -> Request:
-        return Request(
-            target=work.target,
-            action=choice.action,
-            parent=None if choice.node is None else work.attempt(choice.node),
-            siblings=work.children(choice.node),
-            device=self.device,
-            roofline_us=work.roofline_us,
-            seed=self._random(work).randrange(2**31),
-        )
+        return stopping.RunFacts(self.judged, len(self._flights), spent=spent, seconds=self.seconds)
 
     def _show(self, message: str) -> None:
         judged, seconds, limit = self.judged, self.seconds, self.options.time_limit

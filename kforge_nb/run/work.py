@@ -22,7 +22,8 @@ class Work:
 
     ``candidates`` holds those judged in this process; older ones are read back from the store.
     ``headroom`` is None where the roofline is not known or does not bind. ``confirmed`` is the node
-    whose speed-up was confirmed on fresh samples.
+    whose speed-up was confirmed on fresh samples; ``closing`` says that the target only waits for
+    candidates under way.
     """
 
     index: int
@@ -36,6 +37,7 @@ class Work:
     state: str = "waiting"
     reason: str = ""
     confirmed: str | None = None
+    closing: bool = False
     asked: int = 0
     candidates: dict[str, Candidate] = field(default_factory=dict)
 

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from kforge_nb.errors import MissingTool, StoreError
 from kforge_nb.run.handle import Run
+from kforge_nb.run.searching import AT_ONCE
 from kforge_nb.run.source import StoreSource
 
 PATIENCE_S = 30
@@ -48,6 +51,37 @@ def test_evaluations_are_stored_before_the_next_begins(stage):
     assert conductor.join(PATIENCE_S)
 
     assert len(stage.store.nodes(conductor.record.id)) == 6
+
+
+def test_several_candidates_are_under_way_at_once(stage):
+    """While one is judged the next is begun, as another one, and never beyond the budget."""
+    conductor = stage.conductor(budget=2)
+    stage.judge.gate.clear()
+    conductor.start()
+
+    deadline = time.monotonic() + PATIENCE_S
+    while len(stage.judge.judged) < 2 and time.monotonic() < deadline:
+        time.sleep(0.01)
+    stage.judge.gate.set()
+    assert conductor.join(PATIENCE_S)
+
+    assert len(stage.judge.judged) == 2
+    assert len({c.digest for c in stage.judge.judged}) == 2
+
+
+def test_a_seed_means_the_same_search(stage):
+    """Two runs of one seed ask for the same candidates in the same order of the same parents."""
+    stage.judge.ratios = [1.1, 1.5, 0.9, 1.3, 1.2, 1.6, 1.0, 1.1]
+    trees = []
+    for name in ("one", "two"):
+        stage.judge.judged.clear()
+        stage.proposer.requests.clear()
+        conductor = stage.conductor(name=name, budget=8, seed=3)
+        finish(conductor)
+        rows = stage.store.nodes(conductor.record.id)
+        trees.append([(n["id"], n["parent"], n["action"], n["digest"]) for n in rows])
+
+    assert trees[0] == trees[1]
 
 
 def test_stop_ends_a_run_in_the_middle_of_an_evaluation(stage):
@@ -136,8 +170,8 @@ def test_a_bug_in_the_run_thread_is_told_not_lost(stage):
 
 
 def test_a_paused_run_judges_nothing_more_until_resumed(stage):
-    """Pause holds the run after the candidate it is judging; resume lets it finish."""
-    conductor = stage.conductor()
+    """Pause holds the run after the candidates under way; resume lets it finish."""
+    conductor = stage.conductor(budget=30)
     stage.judge.gate.clear()
     conductor.start()
     assert stage.judge.began.wait(PATIENCE_S)
@@ -146,8 +180,8 @@ def test_a_paused_run_judges_nothing_more_until_resumed(stage):
     run.pause()
     stage.judge.gate.set()
 
-    assert not conductor.join(0.3)
-    assert len(stage.judge.judged) == 1
+    assert not conductor.join(0.5)
+    assert len(stage.judge.judged) <= AT_ONCE
     assert "(paused)" in run.status()
     run.resume()
     assert run.wait(PATIENCE_S).state == "done"
