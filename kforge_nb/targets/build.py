@@ -13,6 +13,7 @@ from kforge_nb.targets.dataflow import Dataflow
 from kforge_nb.targets.inputs import CapturedInputs, Holding
 from kforge_nb.targets.partition import Cut, cut
 from kforge_nb.targets.target import Granularity, Occurrence, Target
+from kforge_nb.workload.copies import Copier, compact_copy
 
 if TYPE_CHECKING:
     from kforge_nb.workload.capture import CapturedGraph, Workload
@@ -110,10 +111,10 @@ def replay_inputs(flow: Dataflow, example_inputs: Sequence[Any]) -> list[Any]:
     """The example inputs of a graph, with copies of those that the graph writes to."""
     written = set(flow.mutated_placeholders())
     placeholders = [n for n in flow.nodes if n.op == "placeholder"]
-    pairs = zip(placeholders, example_inputs, strict=True)
-    return [
-        _copy(v.detach()) if n in written and isinstance(v, torch.Tensor) else v for n, v in pairs
-    ]
+    pairs = list(zip(placeholders, example_inputs, strict=True))
+    copied = [v for n, v in pairs if n in written and isinstance(v, torch.Tensor)]
+    copier = Copier(copied)
+    return [copier.copy(v) if n in written and isinstance(v, torch.Tensor) else v for n, v in pairs]
 
 
 def capture_inputs(
@@ -160,7 +161,7 @@ class _Capturing(fx.Interpreter):
         for found, at in self._first.get(n, ()):
             source = found.inputs[at]
             value = self.env[source].detach()
-            self._got[(id(found), at)] = value if source in self._state else _copy(value)
+            self._got[(id(found), at)] = value if source in self._state else compact_copy(value)
         for found in self._last.get(n, ()):
             tensors = [self._got.pop((id(found), at)) for at in range(len(found.inputs))]
             how: list[Holding] = [
@@ -168,13 +169,3 @@ class _Capturing(fx.Interpreter):
             ]
             self._keep(found, tensors, how)
         return super().run_node(n)
-
-
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with the same sizes and strides (also overlapping ones)."""
-    if tensor.numel() == 0:
-        return tensor.clone()
-    pairs = zip(tensor.shape, tensor.stride(), strict=True)
-    extent = 1 + sum((n - 1) * s for n, s in pairs)
-    flat = tensor.as_strided((extent,), (1,), tensor.storage_offset()).clone()
-    return flat.as_strided(tuple(tensor.shape), tuple(tensor.stride()), 0)

@@ -11,6 +11,8 @@ from typing import Any
 import torch
 from torch import nn
 
+from kforge_nb.workload.copies import Copier
+
 __all__ = ["GradState", "ModuleCall", "fresh", "signature", "snapshot", "versions"]
 
 _DEVICES = ("cpu", "cuda")
@@ -80,9 +82,8 @@ class ModuleCall:
 
         Plain tensors are shared between runs unless the module was seen to write to one.
         """
-        memo: dict[int, Any] = {}
-        args = fresh(self.args, memo, tensors=self.writes)
-        return args, fresh(self.kwargs, memo, tensors=self.writes)
+        args, kwargs = fresh((self.args, self.kwargs), tensors=self.writes)
+        return args, kwargs
 
     def run(self, callable: Callable[..., Any] | None = None) -> Any:
         """Call the module, or ``callable`` in its place, on fresh arguments under the same state.
@@ -96,31 +97,46 @@ class ModuleCall:
 
 def snapshot(value: Any) -> Any:
     """A copy of arguments as they are now, tensors included; parameters are kept as they are."""
-    return fresh(value, {}, tensors=True)
+    return fresh(value, tensors=True)
 
 
-def fresh(value: Any, memo: dict[int, Any], *, tensors: bool = False) -> Any:
+def fresh(value: Any, *, tensors: bool = False) -> Any:
     """A copy of what a call may change: containers by element, stateful objects deeply.
 
     Modules and parameters are passed as they are; tensors at the surface (also inside lists,
-    tuples and dicts) too, unless ``tensors``. One object copied twice gives one copy.
+    tuples and dicts) too, unless ``tensors``. Objects and storages that were shared stay shared.
     """
+    return _fresh(value, {}, Copier(_surface(value)) if tensors else None)
+
+
+def _fresh(value: Any, memo: dict[int, Any], copier: Copier | None) -> Any:
     if _plain(value) or isinstance(value, nn.Module | nn.Parameter):
         return value
     if id(value) in memo:
         return memo[id(value)]
     if isinstance(value, torch.Tensor):
-        result: Any = _copy(value) if tensors else value
+        result: Any = value if copier is None else copier.copy(value)
     elif type(value) is tuple:
-        result = tuple(fresh(v, memo, tensors=tensors) for v in value)
+        result = tuple(_fresh(v, memo, copier) for v in value)
     elif type(value) is list:
-        result = [fresh(v, memo, tensors=tensors) for v in value]
+        result = [_fresh(v, memo, copier) for v in value]
     elif type(value) is dict:
-        result = {k: fresh(v, memo, tensors=tensors) for k, v in value.items()}
+        result = {k: _fresh(v, memo, copier) for k, v in value.items()}
     else:
         result = _deep(value)
     memo[id(value)] = result
     return result
+
+
+def _surface(value: Any) -> Iterator[torch.Tensor]:
+    """Tensors that are not inside a stateful object, parameters left out."""
+    if isinstance(value, torch.Tensor) and not isinstance(value, nn.Parameter):
+        yield value
+    elif type(value) in (tuple, list):
+        for item in value:
+            yield from _surface(item)
+    elif type(value) is dict:
+        yield from _surface(list(value.values()))
 
 
 def _deep(value: Any) -> Any:
@@ -136,28 +152,9 @@ def _deep(value: Any) -> Any:
         return value
 
 
-def _copy(tensor: torch.Tensor) -> torch.Tensor:
-    """A copy with the same sizes, strides and requires_grad, detached from the graph."""
-    source = tensor.detach()
-    if source.layout is torch.strided and source.numel():
-        pairs = zip(source.shape, source.stride(), strict=True)
-        extent = 1 + sum((n - 1) * s for n, s in pairs)
-        flat = source.as_strided((extent,), (1,), source.storage_offset()).clone()
-        result = flat.as_strided(tuple(source.shape), tuple(source.stride()), 0)
-    else:
-        result = source.clone()
-    return result.requires_grad_(tensor.requires_grad) if tensor.requires_grad else result
-
-
 def versions(value: Any) -> tuple[int, ...]:
     """Version counters of the tensors at the surface; a change means that one was written to."""
-    if isinstance(value, torch.Tensor):
-        return (-1,) if value.is_inference() else (value._version,)
-    if type(value) in (tuple, list):
-        return tuple(v for item in value for v in versions(item))
-    if type(value) is dict:
-        return tuple(v for item in value.values() for v in versions(item))
-    return ()
+    return tuple(-1 if t.is_inference() else t._version for t in _surface(value))
 
 
 def _plain(value: Any) -> bool:

@@ -1,0 +1,208 @@
+"""What the watch sees of a cell, and that it leaves nothing behind."""
+
+from __future__ import annotations
+
+import threading
+
+import pytest
+import torch
+from torch import nn
+
+from kforge_nb.errors import BadInput
+from kforge_nb.workload.capture import MAX_SIGNATURES, watch
+
+ORIGINAL_CALL = nn.Module.__call__
+
+
+class Scaled(nn.Module):
+    """A module with keyword and non-tensor arguments and an inner module."""
+
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(4, 4)
+
+    def forward(self, x, *, scale=1.0, mode="plain"):
+        y = self.inner(x) * scale
+        return y if mode == "plain" else -y
+
+
+class Autoencoder(nn.Module):
+    """Called through ``decode``, never through ``forward``."""
+
+    def __init__(self):
+        super().__init__()
+        self.post = nn.Linear(4, 4)
+        self.decoder = nn.Sequential(nn.Linear(4, 4), nn.ReLU())
+
+    def decode(self, z):
+        return self.decoder(self.post(z))
+
+
+class Appends(nn.Module):
+    """Changes its list argument and its tensor argument, as caches do."""
+
+    def forward(self, x, store):
+        store.append(x.clone())
+        x.add_(1)
+        return x * len(store)
+
+
+def test_only_outermost_calls_with_all_their_arguments_are_recorded():
+    """The inner linear layer is not a call of its own; keywords and plain values are kept."""
+    model, x = Scaled(), torch.randn(2, 4)
+    workload = watch(lambda: model(x, scale=2.0, mode="minus"))
+    (call,) = workload.calls
+    assert call.module is model
+    assert call.module_name == "model"
+    assert call.kwargs == {"scale": 2.0, "mode": "minus"}
+    assert torch.equal(call.args[0], x)
+    assert torch.equal(workload.result, model(x, scale=2.0, mode="minus"))
+    assert torch.equal(call.run(), workload.result)
+
+
+def test_decode_functions_record_the_modules_inside():
+    """``vae.decode(z)`` calls two modules from outside; both are named by their path."""
+    vae, z = Autoencoder(), torch.randn(2, 4)
+    workload = watch(lambda: vae.decode(z))
+    assert [c.module_name for c in workload.calls] == ["vae.post", "vae.decoder"]
+    assert [c.module for c in workload.calls] == [vae.post, vae.decoder]
+
+
+def test_several_modules_and_loops_are_counted_by_signature():
+    """A denoising loop is one call counted many times; another shape is another call."""
+    one, two, x = nn.Linear(4, 4), nn.ReLU(), torch.randn(2, 4)
+
+    def cell():
+        y = x
+        for _ in range(5):
+            y = two(one(y))
+        return one(torch.zeros(3, 4))
+
+    with torch.no_grad():
+        workload = watch(cell)
+    assert [(c.module, c.count) for c in workload.calls] == [(one, 5), (two, 5), (one, 1)]
+    assert workload.modules == [one, two]
+
+
+def test_growing_calls_are_capped_and_said_so():
+    """A decode loop has a new signature each step: the rest is counted with the last one."""
+    model = nn.ReLU()
+    workload = watch(lambda: [model(torch.ones(n + 1)) for n in range(MAX_SIGNATURES + 3)])
+    assert len(workload.calls) == MAX_SIGNATURES
+    assert sum(c.count for c in workload.calls) == MAX_SIGNATURES + 3
+    assert any("3 further calls" in note for note in workload.notes)
+
+
+def test_a_replay_never_changes_recorded_or_user_state():
+    """Arguments are as they were when the call began, and stay so however often it is run."""
+    model, x, store = Appends(), torch.zeros(3), []
+    workload = watch(lambda: model(x, store))
+    call = workload.calls[0]
+    assert call.writes
+    first, second = call.run(), call.run()
+    assert torch.equal(first, torch.ones(3))
+    assert torch.equal(first, second)
+    assert torch.equal(x, torch.ones(3))
+    assert len(store) == 1
+    assert torch.equal(call.args[0], torch.zeros(3))
+    assert call.args[1] == []
+
+
+def test_grad_inference_and_autocast_state_travel_with_the_call():
+    """A replay in another thread, without any of the switches, computes under the cell's own."""
+    model, x = nn.Linear(4, 4), torch.randn(2, 4)
+
+    def cell():
+        with torch.autocast("cpu", dtype=torch.bfloat16):
+            return model(x)
+
+    with torch.no_grad():
+        workload = watch(cell)
+    with torch.inference_mode():
+        inferred = watch(lambda: model(x))
+    with_grad = watch(lambda: model(x))
+    found = {}
+
+    def replay():
+        found["autocast"] = workload.calls[0].run()
+        found["inference"] = inferred.calls[0].run()
+        found["grad"] = with_grad.calls[0].run()
+        found["after"] = (torch.is_grad_enabled(), torch.is_autocast_enabled("cpu"))
+
+    thread = threading.Thread(target=replay)
+    thread.start()
+    thread.join()
+    assert found["autocast"].dtype is torch.bfloat16
+    assert not found["autocast"].requires_grad
+    assert found["inference"].is_inference()
+    assert found["grad"].requires_grad
+    assert found["after"] == (True, False)
+
+
+@pytest.mark.parametrize("error", [ValueError("mine"), KeyboardInterrupt()])
+def test_a_cell_that_raises_keeps_its_exception_and_the_watch_ends(error):
+    """The user's exception comes through as it is, and module calls are no longer watched."""
+    model = nn.ReLU()
+
+    def cell():
+        model(torch.ones(1))
+        raise error
+
+    with pytest.raises(type(error)) as caught:
+        watch(cell)
+    assert caught.value is error
+    assert nn.Module.__call__ is ORIGINAL_CALL
+
+
+def test_a_module_that_raises_does_not_shift_the_depth():
+    """After an exception inside a module, later calls still count as outermost."""
+
+    class Fails(nn.Module):
+        def forward(self, x):
+            raise RuntimeError("inside")
+
+    fails, works = Fails(), nn.ReLU()
+
+    def cell():
+        with pytest.raises(RuntimeError, match="inside"):
+            fails(torch.ones(1))
+        return works(torch.ones(1))
+
+    assert [c.module for c in watch(cell).calls] == [fails, works]
+
+
+def test_a_cell_without_a_module_call_is_told_what_to_do():
+    """Plain tensor code is not a workload."""
+    with pytest.raises(BadInput, match="call the model in it"):
+        watch(lambda: torch.ones(2) + 1)
+    assert nn.Module.__call__ is ORIGINAL_CALL
+
+
+def test_a_model_on_meta_is_refused_before_it_runs():
+    """The message names the device and the way out."""
+    with torch.device("meta"):
+        model = nn.Linear(4, 4)
+    with pytest.raises(BadInput, match=r"meta device.*to_empty"):
+        watch(lambda: model(torch.ones(1, 4)))
+
+
+def test_calls_in_other_threads_belong_to_nobody():
+    """Two watches at once do not record one another's modules."""
+    one, two = nn.ReLU(), nn.Tanh()
+    inside, done = threading.Event(), threading.Event()
+    found = {}
+
+    def slow_cell():
+        one(torch.ones(1))
+        inside.set()
+        assert done.wait(30)
+
+    thread = threading.Thread(target=lambda: found.update(slow=watch(slow_cell)))
+    thread.start()
+    assert inside.wait(30)
+    found["quick"] = watch(lambda: two(torch.ones(1)))
+    done.set()
+    thread.join()
+    assert [c.module for c in found["slow"].calls] == [one]
+    assert [c.module for c in found["quick"].calls] == [two]
+    assert nn.Module.__call__ is ORIGINAL_CALL
