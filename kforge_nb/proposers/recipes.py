@@ -13,7 +13,13 @@ from collections import OrderedDict
 from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
-from kforge_nb.candidates.recipes.family import Family, Match, Params, default_params
+from kforge_nb.candidates.recipes.family import (
+    Explains,
+    Family,
+    Match,
+    Params,
+    default_params,
+)
 from kforge_nb.proposers.protocol import Attempt, Refusal, Request
 
 if TYPE_CHECKING:
@@ -50,9 +56,8 @@ class RecipeProposer:
             return f"the recipes write C++ for the CPU; this target is on {target.device}"
         if self._matches(target):
             return None
-        from kforge_nb.candidates.recipes.generator import why_not
-
-        reason = why_not(target) if self._families is None else "no family knows it"
+        reasons = [f.why_not(target) for f in self._all() if isinstance(f, Explains)]
+        reason = next((r for r in reasons if r), "no family knows it")
         return f"no recipe for {target.name}: {reason}"
 
     def propose(self, request: Request) -> Candidate | Refusal:

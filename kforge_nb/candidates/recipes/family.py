@@ -9,13 +9,13 @@ too and takes whatever is left.
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
 
 if TYPE_CHECKING:
     from kforge_nb.candidates.candidate import Candidate
     from kforge_nb.targets.target import Target
 
-__all__ = ["Family", "Match", "Params", "default_params", "origin_of"]
+__all__ = ["Explains", "Family", "Match", "Params", "default_params", "origin_of"]
 
 Params = dict[str, Any]
 """One value (int, float, str or bool: plain JSON) for each parameter."""
@@ -48,6 +48,14 @@ class Family(Protocol):
 
     def emit(self, match: Match, params: Params) -> Candidate:
         """Source and plan for one choice; ``origin`` must be :func:`origin_of`."""
+
+
+@runtime_checkable
+class Explains(Protocol):
+    """A family that can say why it does not match."""
+
+    def why_not(self, target: Target) -> str | None:
+        """None where the family matches, else the reason in words."""
 
 
 def default_params(family: Family, match: Match) -> Params:
