@@ -68,9 +68,7 @@ class BaselineWorker:
         self, key: str, baseline: str, first: int, calls: int, seconds: float = 120.0
     ) -> float:
         """Seconds of a batch on the judge's clock."""
-        return self._ask(
-            seconds, op="batch", key=key, baseline=baseline, first=first, calls=calls
-        )
+        return self._ask(seconds, op="batch", key=key, baseline=baseline, first=first, calls=calls)
 
     def forget(self, key: str) -> None:
         """Unmap a target."""

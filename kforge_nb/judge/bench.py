@@ -94,9 +94,7 @@ class Bench:
             with CORES.work():
                 self._cases = build_cases(target, secret_generator())
                 self.weak = weakness(self._cases)
-                self._timed = TimedInputs(
-                    target.inputs, self._cases[0].inputs, secret_generator()
-                )
+                self._timed = TimedInputs(target.inputs, self._cases[0].inputs, secret_generator())
                 document = target_to_document(target)
                 (self._folder / "target.json").write_text(json.dumps(document))
                 judge.worker.open(self._key, self._folder, self._timed.region, self._timed.slots)

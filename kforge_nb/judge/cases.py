@@ -158,9 +158,7 @@ def _passes(trick: str, case: Case, first: Case) -> bool:
     return True
 
 
-def _fake(
-    trick: str, case: Case, first: Expected, expected: Expected
-) -> torch.Tensor | None:
+def _fake(trick: str, case: Case, first: Expected, expected: Expected) -> torch.Tensor | None:
     like = expected.eager
     if trick == "all zeros":
         return torch.zeros_like(like)

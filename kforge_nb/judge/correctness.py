@@ -180,7 +180,9 @@ def _words(
     share = f"{count} of {bad.numel()} elements"
     missing = bad & got.isnan() & ~expected.eager.isnan()
     if int(missing.sum()) == count:
-        return f"{output} is NaN in {share} on {case} where eager is not (unwritten, or an overflow)"
+        return (
+            f"{output} is NaN in {share} on {case} where eager is not (unwritten, or an overflow)"
+        )
     if expected.special is not None and int((bad & expected.special).sum()) == count:
         return f"{output} lacks eager's NaNs or infinities in {share} on {case}"
     return (

@@ -62,9 +62,7 @@ def redraw_flat(seen: torch.Tensor, count: int, generator: torch.Generator) -> t
 
 def redraw(seen: Sequence[torch.Tensor], generator: torch.Generator) -> Tensors:
     """A new set of inputs with the shapes, strides and looks of ``seen``."""
-    return [
-        lay_out(redraw_flat(t, max(t.numel(), 1), generator), TensorSpec.of(t)) for t in seen
-    ]
+    return [lay_out(redraw_flat(t, max(t.numel(), 1), generator), TensorSpec.of(t)) for t in seen]
 
 
 def _scale(seen: Tensors, generator: torch.Generator, pick: Callable[[torch.dtype], float]) -> None:
@@ -83,9 +81,7 @@ def _main(tensors: Tensors) -> Tensors:
 def _fill(tensor: torch.Tensor, values: torch.Tensor) -> None:
     """Write values into a tensor that may be expanded (stride 0)."""
     if 0 in tensor.stride() and tensor.numel() > 1:
-        index = tuple(
-            slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride()
-        )
+        index = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())
         tensor[index].copy_(values[index].to(tensor.dtype))
     else:
         tensor.copy_(values.to(tensor.dtype))

@@ -15,10 +15,10 @@ from kforge_nb.errors import ContractBreach
 __all__ = ["Library", "read_library"]
 
 _LIMIT = 64 << 20
-_SHT_DYNAMIC, _SHT_DYNSYM = 6, 11
+_SHT_SYMTAB, _SHT_DYNAMIC, _SHT_DYNSYM = 2, 6, 11
 _SHF_WRITE, _SHF_ALLOC, _SHF_EXECINSTR, _SHF_TLS = 1, 2, 4, 0x400
 _DT_NEEDED = 1
-_STT_GNU_IFUNC = 10
+_STT_OBJECT, _STT_GNU_IFUNC = 1, 10
 
 
 @dataclass(slots=True)
@@ -27,7 +27,7 @@ class Library:
 
     ``imports``: undefined dynamic symbols, versions stripped. ``defines``: names it exports.
     ``needed``: libraries it asks for. ``writable``: bytes by name of sections that are writable
-    data. ``starters``: bytes of the arrays of functions that run when it is loaded or unloaded.
+    data; ``objects``: named things in them. ``starters``: bytes of the arrays of functions that run when it is loaded or unloaded.
     ``executable``: names of sections that are both writable and executable.
     """
 
@@ -36,6 +36,7 @@ class Library:
     indirect: set[str] = field(default_factory=set)
     needed: list[str] = field(default_factory=list)
     writable: dict[str, int] = field(default_factory=dict)
+    objects: set[str] = field(default_factory=set)
     thread_local: dict[str, int] = field(default_factory=dict)
     starters: dict[str, int] = field(default_factory=dict)
     executable: list[str] = field(default_factory=list)
@@ -72,6 +73,8 @@ def _read(data: bytes) -> Library:
         _note_section(library, section, name)
         if section.kind == _SHT_DYNSYM:
             _symbols(library, data, section, _body(data, sections[section.link]))
+        elif section.kind == _SHT_SYMTAB:
+            _objects(library, data, section, sections, names)
         elif section.kind == _SHT_DYNAMIC:
             _needed(library, data, section, _body(data, sections[section.link]))
     return library
@@ -125,6 +128,20 @@ def _symbols(library: Library, data: bytes, section: _Section, strings: bytes) -
             library.imports.add(text)
         else:
             library.defines.add(text)
+
+
+def _objects(
+    library: Library, data: bytes, table: _Section, sections: list[_Section], names: bytes
+) -> None:
+    strings, body = _body(data, sections[table.link]), _body(data, table)
+    for at in range(24, len(body) - 23, 24):
+        name, info, _, index, _, size = struct.unpack_from("<IBBHQQ", body, at)
+        if info & 15 != _STT_OBJECT or size == 0 or not 0 < index < len(sections):
+            continue
+        if _string(names, sections[index].name).startswith((".data", ".bss")):
+            home = _string(names, sections[index].name)
+            if not home.startswith(".data.rel.ro"):
+                library.objects.add(_string(strings, name))
 
 
 def _needed(library: Library, data: bytes, section: _Section, strings: bytes) -> None:

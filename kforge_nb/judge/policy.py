@@ -114,10 +114,8 @@ _NEEDED = re.compile(
     r"(libstdc\+\+|libm|libgomp|libgcc_s|libc|libmvec|libomp|libiomp5|ld-linux[\w-]*|libpthread)"
     r"(-[0-9a-f]+)?\.so(\.\d+)*"
 )
-_HARMLESS = {
-    ".data": 8,  # __dso_handle
-    ".bss": 8,  # a flag of the start-up code
-}
+_HARMLESS = {".data": 64, ".bss": 64}  # what start-up code and exception tables put there
+_OWN_OBJECTS = re.compile(r"completed\.\d+|__dso_handle|DW\.ref\.\w+|__TMC_END__|__frame_dummy\w*")
 _ARRAYS = {".init_array": 8, ".fini_array": 8}
 _RELOCATED = (".got", ".dynamic", ".data.rel.ro", ".tm_clone_table", ".eh_frame", ".jcr")
 
@@ -284,6 +282,9 @@ def _state(library: Library) -> Iterable[Finding]:
             yield Finding(
                 "breach", f"keeps {size} bytes that calls can change ({name}); make them const"
             )
+    for name in sorted(library.objects):
+        if not _OWN_OBJECTS.fullmatch(name):
+            yield Finding("breach", f"keeps state between calls in {name[:60]}; make it const")
     for name, size in library.thread_local.items():
         yield Finding("breach", f"keeps {size} bytes of thread-local state ({name})")
     for name, size in library.starters.items():

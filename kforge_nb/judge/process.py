@@ -7,6 +7,7 @@ so even ``kill -9`` of a notebook leaves no runner behind, not even one in an en
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -50,6 +51,13 @@ def _spawn(command: list[str], environment: dict[str, str], pass_fds: tuple[int,
         start_new_session=True,
         bufsize=0,
     ).result()
+
+
+def _readable(descriptor: int, seconds: float) -> bool:
+    """Whether there is something to read (or an end) within ``seconds``."""
+    poll = select.poll()  # unlike select it takes descriptors above 1023
+    poll.register(descriptor, select.POLLIN)
+    return bool(poll.poll(math.ceil(seconds * 1e3)))
 
 
 class Child:
@@ -96,7 +104,7 @@ class Child:
         parts: list[bytes] = []
         while bytes_ > 0:
             left = deadline - time.monotonic()
-            if left <= 0 or not select.select([self._reply], [], [], left)[0]:
+            if left <= 0 or not _readable(self._reply, left):
                 raise TooSlow(f"no answer within {seconds:.3g} s")
             part = os.read(self._reply, bytes_)
             if not part:
@@ -107,7 +115,7 @@ class Child:
 
     def unasked(self) -> bool:
         """Whether bytes wait in the reply pipe although nothing was asked."""
-        return bool(select.select([self._reply], [], [], 0)[0]) and self.alive()
+        return _readable(self._reply, 0) and self.alive()
 
     def alive(self) -> bool:
         """Whether the process still runs. It is not reaped here, so its number stays its own."""
@@ -120,7 +128,7 @@ class Child:
         """Exit status (negative: signal) of a child that is ending; None if it goes on."""
         handle = os.pidfd_open(self.pid)
         try:
-            select.select([handle], [], [], seconds)
+            _readable(handle, seconds)
         finally:
             os.close(handle)
         ended = self._ended()

@@ -99,9 +99,7 @@ NORM = """
     float k = 1.0f / std::sqrt(q / c + 1e-6f);
     for (int64_t i = 0; i < c; ++i) o[i] = a[i] * k;"""
 RMS_NORM = rows_kernel(NORM)
-FAST_NORM = rows_kernel(
-    NORM.replace("    for", "#pragma omp simd reduction(+ : q)\n    for", 1)
-)
+FAST_NORM = rows_kernel(NORM.replace("    for", "#pragma omp simd reduction(+ : q)\n    for", 1))
 LAYER_NORM = rows_kernel(
     """
     float m = 0.0f, v = 0.0f;

@@ -1,0 +1,99 @@
+"""Error budgets against float64."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from kforge_nb.judge.correctness import Terms, check_output, expect
+
+
+def _expected(x: torch.Tensor, function):
+    return expect(function(x.double()), function(x))
+
+
+def test_eager_itself_is_right():
+    """The budget always admits what eager computes."""
+    for dtype in (torch.float32, torch.bfloat16, torch.float16):
+        x = torch.randn(64, 128).to(dtype)
+        e = _expected(x, lambda t: torch.softmax(t, -1))
+        assert check_output(e, torch.softmax(x, -1), "out0", "x").wrong is None
+
+
+def test_lower_precision_is_wrong():
+    """An fp32 op computed in fp16 is outside the budget, although it looks close."""
+    x = torch.randn(64, 128)
+    e = _expected(x, torch.tanh)
+    assert check_output(e, torch.tanh(x.half()).float(), "out0", "x").wrong
+
+
+@pytest.mark.parametrize("row", [0, 31, 63])
+def test_one_wrong_element_is_found_anywhere(row):
+    """Every element counts, in rows of any scale: a small row hides nothing in a large one's error."""
+    x = torch.randn(64, 128) * torch.logspace(-6, 6, 64)[:, None]
+    e = _expected(x, lambda t: t * 1.5)
+    got = x * 1.5
+    got[row, 77] *= 1.001
+    found = check_output(e, got, "out0", "x")
+    assert found.wrong
+    assert found.worst[0]["index"] == [row, 77]
+
+
+def test_unwritten_memory_is_said_to_be():
+    """Poison that was never overwritten is named in the reason."""
+    x = torch.randn(8, 8)
+    e = _expected(x, torch.exp)
+    got = torch.exp(x)
+    got[-1] = float("nan")
+    assert "NaN in 8 of 64" in check_output(e, got, "out0", "x").wrong
+
+
+def test_infinities_must_stand_where_eager_has_them():
+    """A kernel that repairs a NaN, or loses the sign of an infinity, is not the same function."""
+    x = torch.tensor([[1.0, float("inf"), float("nan"), float("-inf")]])
+    e = _expected(x, lambda t: t * 2)
+    assert check_output(e, x * 2, "out0", "x").wrong is None
+    for place, value in ((1, float("-inf")), (2, 0.0), (3, 3.0e38), (0, float("inf"))):
+        got = x * 2
+        got[0, place] = value
+        assert check_output(e, got, "out0", "x").wrong, (place, value)
+
+
+def test_integers_must_be_equal():
+    """Off by one is wrong for indices and masks."""
+    x = torch.arange(10)
+    e = expect(x, x)
+    assert check_output(e, x.clone(), "out0", "x").wrong is None
+    assert "1 of 10" in check_output(e, x + (x == 3), "out0", "x").wrong
+
+
+def test_a_sum_taken_one_by_one_is_honest():
+    """Sequential fp32 summation of 4096 numbers is inside, dropping one term is not."""
+    x = torch.rand(4, 4096) + 0.5
+    exact = x.double().sum(-1)
+    e = expect(exact, x.sum(-1), Terms(4096))
+    one_by_one = torch.zeros(4)
+    for i in range(4096):
+        one_by_one += x[:, i]
+    assert check_output(e, one_by_one, "out0", "x").wrong is None
+    assert check_output(e, x[:, :-1].sum(-1), "out0", "x").wrong
+
+
+@given(st.floats(1e-5, 1.0), st.integers(0, 99))
+def test_more_error_is_never_better(size, place):
+    """The figure that is reported grows with the error."""
+    x = torch.linspace(0.5, 1.5, 100).reshape(10, 10)
+    e = _expected(x, lambda t: t)
+    small, large = x.clone(), x.clone()
+    small.view(-1)[place] += size
+    large.view(-1)[place] += 2 * size
+    a, b = (check_output(e, got, "out0", "x").figure.candidate for got in (small, large))
+    assert b > a > 0
+
+
+def test_empty_outputs_are_right():
+    """A target may return a tensor without elements."""
+    empty = torch.empty(0, 4)
+    assert check_output(expect(empty.double(), empty), empty, "out0", "x").wrong is None

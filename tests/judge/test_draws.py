@@ -1,0 +1,55 @@
+"""Redrawn and hard input values."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from kforge_nb.judge.draws import HARD_SETS, hard_set, redraw
+
+
+def _generator(seed: int = 0) -> torch.Generator:
+    return torch.Generator().manual_seed(seed)
+
+
+def test_indices_stay_valid():
+    """Integers come from those seen: an index never leaves its table."""
+    seen = torch.tensor([3, 9, 4, 4])
+    (drawn,) = redraw([seen], _generator())
+    assert set(drawn.tolist()) <= {3, 4, 9}
+
+
+def test_constant_weights_vary_and_keep_their_sign():
+    """A norm weight that is all ones must not be all ones again, nor a variance negative."""
+    (drawn,) = redraw([torch.ones(64)], _generator())
+    assert drawn.std() > 0.1
+    assert (drawn > 0).all()
+
+
+def test_masks_stay_masks():
+    """Minus infinity keeps its meaning."""
+    seen = torch.zeros(64).masked_fill(torch.arange(64) % 3 == 0, float("-inf"))
+    (drawn,) = redraw([seen], _generator())
+    assert set(drawn.tolist()) <= {0.0, float("-inf")}
+
+
+@pytest.mark.parametrize("name", HARD_SETS)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_hard_sets_keep_shape_strides_and_dtype(name, dtype):
+    """Only values change; expanded and transposed inputs stay as they are laid out."""
+    seen = [
+        torch.randn(8, 6).to(dtype).t(),
+        torch.randn(1, 8).to(dtype).expand(6, 8),
+        torch.tensor([True, False]),
+    ]
+    made = hard_set(name, seen, _generator())
+    for a, b in zip(seen, made, strict=True):
+        assert (a.shape, a.stride(), a.dtype) == (b.shape, b.stride(), b.dtype)
+
+
+def test_seeds_matter():
+    """Two secrets give two sets; one seed gives one."""
+    seen = [torch.randn(100)]
+    a, b, c = (redraw(seen, _generator(s))[0] for s in (1, 1, 2))
+    assert torch.equal(a, b)
+    assert not torch.equal(a, c)
