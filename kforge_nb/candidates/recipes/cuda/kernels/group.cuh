@@ -1,0 +1,100 @@
+// Group norm of planes (N, C, H, W): a group is PER rows of C elements, one after the other. Its
+// statistics are gathered by SPLIT blocks; whoever normalises a part merges them first.
+static constexpr int RV = C / V;
+static constexpr int GV = PER * RV;
+static constexpr int PART_V = (GV + SPLIT - 1) / SPLIT;
+
+// f(row, position) of vector k of a group.
+template <class F> KF_INLINE void at(const Args& a, int group, int k, F f) {
+  const int row = k / RV;
+  const Row p(a, group * PER + row);
+  f(p, (k - row * RV) * V);
+}
+
+KF_INLINE Moments part_moments(const Args& a, int group, int part) {
+  const int end = min(GV, (part + 1) * PART_V);
+  int k = part * PART_V + threadIdx.x;
+  Moments m;
+  for (; k + (U - 1) * BLOCK < end; k += U * BLOCK) {
+    vf x[U];
+#pragma unroll
+    for (int u = 0; u < U; ++u)
+      at(a, group, k + u * BLOCK, [&](const Row& p, int i) { x[u] = before<false>(p, i, All{}); });
+    m.take(x);
+  }
+  for (; k < end; k += BLOCK) {
+    vf x[1];
+    at(a, group, k, [&](const Row& p, int i) { x[0] = before<false>(p, i, All{}); });
+    m.take(x);
+  }
+  return m;
+}
+
+KF_INLINE void stats_task(const Args& a, float* partial, int group, int part, float* shared) {
+  Team<BLOCK, BLOCK> team(shared);
+  const Moments own = part_moments(a, group, part);
+  if (threadIdx.x == 0) shared[Team<BLOCK, BLOCK>::FLOATS] = own.mean;
+  __syncthreads();
+  const Moments m = merged(team, own, shared[Team<BLOCK, BLOCK>::FLOATS]);
+  if (threadIdx.x == 0) {
+    float* p = partial + ((size_t)group * SPLIT + part) * 3;
+    p[0] = m.n, p[1] = m.mean, p[2] = m.m2;
+  }
+}
+
+template <bool S> KF_INLINE void apply_task(const Args& a, const float* partial, int group, int part) {
+  const Moments m = of_group(partial, group);
+  const vf middle = set(m.mean), scale = set(1.0f / sqrtf(m.m2 / m.n + EPS));
+  const int end = min(GV, (part + 1) * PART_V);
+  int k = part * PART_V + threadIdx.x;
+  for (; k + (U - 1) * BLOCK < end; k += U * BLOCK) {
+#pragma unroll
+    for (int u = 0; u < U; ++u)
+      at(a, group, k + u * BLOCK, [&](const Row& p, int i) {
+        after<S>(p, i, (before<S>(p, i, All{}) - middle) * scale, All{});
+      });
+  }
+  for (; k < end; k += BLOCK)
+    at(a, group, k, [&](const Row& p, int i) {
+      after<S>(p, i, (before<S>(p, i, All{}) - middle) * scale, All{});
+    });
+}
+
+// Both halves in one launch. Blocks draw tasks in order: statistics of group g, then the
+// normalising of group g - LAG, whose elements still sit in the second-level cache. A block only
+// waits for tasks drawn before its own, and statistics never wait, so this cannot come to a stand.
+template <bool S> KF_INLINE void drawn_tasks(const Args& a, float* partial, int* state, float* shared) {
+  __shared__ int drawn;
+  constexpr int HEAD = LAG * SPLIT, BODY = (GROUPS - LAG) * 2 * SPLIT;
+  for (;;) {
+    __syncthreads();
+    if (threadIdx.x == 0) drawn = atomicAdd(state, 1);
+    __syncthreads();
+    const int t = drawn;
+    if (t >= 2 * GROUPS * SPLIT) return;
+    int group, part = t % SPLIT;
+    bool stats;
+    if (t < HEAD) {
+      stats = true, group = t / SPLIT;
+    } else if (t < HEAD + BODY) {
+      const int step = (t - HEAD) / SPLIT;
+      stats = step % 2 == 0, group = step / 2 + (stats ? LAG : 0);
+    } else {
+      stats = false, group = GROUPS - LAG + (t - HEAD - BODY) / SPLIT;
+    }
+    if (stats) {
+      stats_task(a, partial, group, part, shared);
+      if (threadIdx.x == 0) {
+        __threadfence();
+        atomicAdd(state + 1 + group, 1);
+      }
+    } else {
+      if (threadIdx.x == 0) {
+        while (atomicAdd(state + 1 + group, 0) < SPLIT) __nanosleep(40);
+        __threadfence();
+      }
+      __syncthreads();
+      apply_task<S>(a, partial, group, part);
+    }
+  }
+}

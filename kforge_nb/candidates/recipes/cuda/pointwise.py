@@ -1,0 +1,124 @@
+"""CUDA kernels for what is element-wise: activations, batch norm in inference, rotary, the rest.
+
+One thread takes several vectors of 16 bytes; rows and broadcasts cost index arithmetic only. The
+plain family takes every other element-wise graph whose outputs share a shape.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from kforge_nb.candidates.recipes.cuda import emit
+from kforge_nb.candidates.recipes.cuda.twin import cpu_twin
+from kforge_nb.candidates.recipes.families import activation, batch_norm, rotary
+from kforge_nb.candidates.recipes.families.program import read_program
+from kforge_nb.candidates.recipes.families.rowcode import RowCode, Store, is_pointwise
+from kforge_nb.candidates.recipes.family import Match, Params
+
+if TYPE_CHECKING:
+    from kforge_nb.candidates.candidate import Candidate
+    from kforge_nb.targets.target import Target
+
+__all__ = ["CudaPointwise", "families"]
+
+_LARGEST = 60
+
+
+def families() -> list[Any]:
+    """The families of this module, the most specific first."""
+    return [CudaPointwise(name) for name in ("rotary", "batch_norm", "activation", "pointwise")]
+
+
+def _any_pointwise(target: Target) -> RowCode | None:
+    """Row code of a graph of element-wise operators on 16- and 32-bit floats."""
+    program = read_program(target)
+    if program is None or not 1 <= len(program.ops) <= _LARGEST:
+        return None
+    shape = target.outputs[0].shape
+    if not all(is_pointwise(op) for op in program.ops):
+        return None
+    if 0 in shape or any(spec.shape != shape for spec in target.outputs):
+        return None
+    stores = [Store(i, v) for i, v in enumerate(program.outputs)]
+    code = RowCode.over(target, stores, shape, None)
+    if code is None:
+        return None
+    code.write_stores()
+    return code if code.ok else None
+
+
+_PLANS: dict[str, Callable[[Target], RowCode | None]] = {
+    "rotary": rotary._plan,
+    "batch_norm": batch_norm._batch_plan,
+    "activation": activation._plan,
+    "pointwise": _any_pointwise,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class CudaPointwise:
+    """One family of element-wise kernels; ``name`` says which matcher it goes by."""
+
+    name: str
+
+    def match(self, target: Target) -> Match | None:
+        """The match where the matcher of this name knows the graph."""
+        code = self._plan(target)
+        return None if code is None else Match(self.name, target, {}, {"rows": code.domain.rows})
+
+    def parameters(self, match: Match) -> dict[str, list[Any]]:
+        """Elements an access, vectors a thread, threads a block, stores, blocks that stay."""
+        code = self._known(match)
+        elements = code.domain.rows * code.domain.length
+        widths = emit.vector_widths(code, match.target, ragged=True)
+        large = elements >= 1 << 20
+        return {
+            "unroll": [2, 4, 1, 8] if large else [1, 2],
+            "block": [256, 512, 128, 1024],
+            "vector": widths,
+            "stores": ["plain", "stream"],
+            "waves": [0, 8, 16, 4] if large else [0],
+        }
+
+    def emit(self, match: Match, params: Params) -> Candidate:
+        """The kernel for these parameters."""
+        code = self._known(match)
+        rows, length = code.domain.rows, code.domain.length
+        vectors = rows * -(-length // params["vector"])
+        tasks = -(-vectors // (params["block"] * params["unroll"]))
+        grid = tasks
+        if params["waves"]:
+            grid = min(tasks, params["waves"] * emit.multiprocessors(match.target.device))
+        constants: dict[str, emit.Constant] = {
+            "V": ("int", params["vector"]),
+            "FAST": ("bool", emit.short_answers(match.target)),
+            "BLOCK": ("int", params["block"]),
+            "U": ("int", params["unroll"]),
+            "ROWS": ("int64_t", rows),
+            "C": ("int64_t", length),
+            "TASKS": ("int64_t", tasks),
+        }
+        index = "int32_t" if rows * length < 2**31 - 2**20 else "int64_t"
+        texts = [
+            f"using Index = {index};",
+            emit.row_code_text(code),
+            code.function("KF_INLINE void body(const Row& p, int64_t i, L n)", "before"),
+            emit.kernel_text("pointwise.cuh"),
+        ]
+        given = ", ".join(n for _, n in code.arguments())
+        stream = "true" if params["stores"] == "stream" else "false"
+        body = f"  const Args a{{{given}}};\n  elementwise<{stream}>(a);"
+        entry = emit.Entry(f"kf_{self.name}", code.arguments(), body, grid, params["block"])
+        text = emit.source(constants, texts, [entry], f"{self.name} of {match.target.name}")
+        return emit.candidate(match, params, text, [entry])
+
+    def _plan(self, target: Target) -> RowCode | None:
+        twin = cpu_twin(target)
+        return None if twin is None else _PLANS[self.name](twin)
+
+    def _known(self, match: Match) -> RowCode:
+        code = self._plan(match.target)
+        assert code is not None  # noqa: S101  (a match exists, and matching is deterministic)
+        return code
