@@ -59,7 +59,7 @@ class LoadedPlan:
         import cupy
         import torch
 
-        scratch = self._make_scratch(outputs[0].device)
+        scratch = self.scratch(outputs[0].device)
         zeroed = [scratch[n] for n, s in self.plan.scratch.items() if s.init == "zero"]
         launches = [
             (function, call, tuple(_argument(arg, inputs, outputs, scratch) for arg in call.args))
@@ -80,7 +80,8 @@ class LoadedPlan:
         """Launch every kernel of the plan on torch's current stream."""
         self.bind(inputs, outputs)()
 
-    def _make_scratch(self, device: Any) -> dict[str, torch.Tensor]:
+    def scratch(self, device: Any) -> dict[str, torch.Tensor]:
+        """The scratch buffers by name, allocated when first asked for."""
         import torch
 
         if not self._scratch:

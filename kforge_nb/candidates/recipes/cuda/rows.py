@@ -61,7 +61,7 @@ class CudaRows:
         keeps = _keeps(code, length, widths[0], max(threads))
         return {
             "threads": threads,
-            "rows": [1, 2, 4, 8] if threads[0] >= 128 else [4, 8, 2, 16, 1],
+            "rows": _beside(threads[0]),
             "keep": keeps,
             "vector": widths,
             "waves": [0, 4, 8, 2, 16] if rows > 4096 else [0],
@@ -134,6 +134,12 @@ def _thread_counts(rows: int, length: int, width: int) -> list[int]:
     best = min(1024, max(1 if vectors < 8 else 8, emit.power_of_two(wanted)))
     options = [best, best // 2, best * 2, best * 4, best // 4]
     return [t for t in options if 1 <= t <= 1024 and (t <= vectors * 2 or t == best)]
+
+
+def _beside(threads: int) -> list[int]:
+    """Rows of a block, best first: so many that it has at least 128 threads."""
+    best = max(1, 128 // threads)
+    return [b for b in dict.fromkeys([best, best * 2, max(1, best // 2), best * 4]) if b <= 64]
 
 
 def _keeps(code: RowCode, length: int, width: int, threads: int) -> list[str]:
