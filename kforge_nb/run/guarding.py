@@ -7,6 +7,7 @@ the words of the search: they stay original.
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from kforge_nb.compilers import cpp
@@ -108,11 +109,12 @@ def _store(conductor: Conductor, winners: dict[int, str], report: GuardReport | 
     """All decisions in one transaction; how many kernels are installed."""
     record, store = conductor.record, conductor.record.store
     found = {d.target_fingerprint: d for d in report.decisions} if report else {}
+    verdicts = {work.index: _verdicts(work) for work in conductor.works}
     installed = 0
     with store.transaction():
         store.clear_decisions(record.id)
         for row in store.targets(record.id):
-            decision = _decision(row, winners, found)
+            decision = _decision(row, winners, found, verdicts.get(row["index"], ""))
             installed += decision["installed"]
             store.set_decision(record.id, row["index"], decision)
         if report is not None:
@@ -139,15 +141,21 @@ def _register(conductor: Conductor, kernels: dict[int, Accepted], installed: set
             registry.add(kernels[work.index], work.target.captured)
 
 
+def _verdicts(work: Work) -> str:
+    """``2 slower, 1 wrong``: what became of a target's candidates."""
+    counts = Counter(str(n.evaluation.verdict) for n in work.tree if n.evaluation)
+    return ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+
+
 def _decision(
-    row: dict[str, Any], winners: dict[int, str], found: dict[str, Any]
+    row: dict[str, Any], winners: dict[int, str], found: dict[str, Any], verdicts: str
 ) -> dict[str, Any]:
     """One decision as in the run document."""
     index, decided = row["index"], found.get(row["fingerprint"])
     base = {"target": index, "fingerprint": row["fingerprint"], "node": winners.get(index)}
     if decided is None:
         why = row["record"].get("state_reason") or "not searched"
-        reason = f"kept original: no candidate was accepted ({why})"
+        reason = f"kept original: no candidate was accepted ({verdicts or 'none judged'}; {why})"
         if row["record"].get("state") == "skipped":
             reason = f"kept original: {why}"
         empty = dict.fromkeys(("isolated", "in_model", "fidelity"))

@@ -93,19 +93,60 @@ def test_stop_ends_a_run_and_resume_goes_on(prepared):
     assert int(prepared.run("len(second.nodes)").text) >= judged
 
 
+INTERRUPT_WAITING = """
+import signal, sys, threading, time, traceback
+def press():
+    main = threading.main_thread().ident
+    def waits():
+        stack = traceback.extract_stack(sys._current_frames()[main])
+        return any(f.name == "join" and "conductor" in f.filename for f in stack)
+    while not waits():
+        time.sleep(0.01)
+    signal.pthread_kill(main, signal.SIGINT)
+threading.Thread(target=press).start()
+%kforge wait third
+"""
+
+
 @pytest.mark.slow
-def test_an_interrupt_leaves_the_run_alone(prepared):
-    """The Interrupt button ends the cell that runs, and neither the run nor its processes."""
-    optimize(prepared, "--budget 3 --as third")
+def test_an_interrupt_leaves_the_run_alone(prepared, wait_for):
+    """The Interrupt button ends the cell that runs or waits, not the run or its processes."""
+    optimize(prepared, "--budget 500 --patience 500 --as third")
     waiting = prepared.start("print('here', flush=True)\nwhile True: pass")
     prepared.await_output(waiting, "here")
+
     prepared.interrupt()
 
-    reply = prepared.answer(waiting)
+    assert prepared.answer(waiting).error.startswith("KeyboardInterrupt")
+    assert "run third goes on" in prepared.run(INTERRUPT_WAITING).stderr
+    judged = int(prepared.run("len(third.nodes)").text)
+    wait_for(
+        lambda: (
+            int(prepared.run("len(third.nodes)").text) > judged
+            or state_of(prepared, "third") != "searching"
+        ),
+        PATIENCE_S,
+        "the run to go on",
+    )
+    assert state_of(prepared, "third") in {"searching", "guarding", "done"}
+    assert "third: " in prepared.run("%kforge stop third").stdout
 
-    assert reply.error.startswith("KeyboardInterrupt")
-    assert "run third: done" in prepared.run("%kforge wait third", PATIENCE_S).stdout
-    assert prepared.run("len(third.nodes)").text == "3"
+
+@pytest.mark.slow
+def test_the_commands_show_a_run(prepared, tmp_path):
+    """Status, show, guard, export and runs each answer for a run by its name."""
+    optimize(prepared, "--budget 1 --as shown")
+    prepared.run("%kforge wait shown", PATIENCE_S)
+
+    assert "run shown: done" in prepared.run("%kforge status shown").stdout
+    shown = prepared.run("%kforge show shown").outputs[-1]
+    assert "application/vnd.kforge.run+json" in shown
+    assert "targets are replaced" in prepared.run("%kforge guard shown").outputs[-1]["text/plain"]
+    path = tmp_path / "shown.kforge.json"
+    assert f"wrote {path}" in prepared.run(f"%kforge export shown {path} --redact").stdout
+    assert path.exists()
+    assert "shown" in prepared.run("%kforge runs").text
+    assert "everything needed is here" in prepared.run("%kforge doctor").text
 
 
 @pytest.mark.slow

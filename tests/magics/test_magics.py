@@ -146,6 +146,19 @@ def test_an_interrupt_ends_only_the_waiting(shell, monkeypatch, capsys):
     assert "Traceback" not in err
 
 
+def test_a_damaged_store_is_one_message_and_left_alone(shell, capsys, tmp_path):
+    """A store that is no store gives one line, and the file stays as it was for rescue."""
+    file = tmp_path / ".kforge" / "runs.db"
+    file.parent.mkdir()
+    file.write_bytes(b"this is no database at all" * 99)
+
+    _, err, _ = run_cell(shell, capsys, "%kforge runs")
+
+    assert err.startswith("UsageError: ")
+    assert "Traceback" not in err
+    assert file.read_bytes() == b"this is no database at all" * 99
+
+
 def test_unloading_takes_the_magic_away(shell, capsys):
     """After ``%unload_ext`` nothing of the extension is left in the shell."""
     shell.run_line_magic("unload_ext", "kforge_nb")
