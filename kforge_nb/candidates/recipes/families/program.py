@@ -219,7 +219,7 @@ class _Reader:
         value = self.values.get(source) if isinstance(source, fx.Node) else None
         if not isinstance(value, Op) or self.made.get(value) is not source:
             raise _Unreadable(f"{node} writes to what it did not make")
-        if set(source.users) != {node}:
+        if not isinstance(source, fx.Node) or set(source.users) != {node}:
             raise _Unreadable(f"{node} writes to a value that is used elsewhere")
         if self.program.uses.get(value, 0):
             raise _Unreadable(f"{node} writes to a value that has another name")

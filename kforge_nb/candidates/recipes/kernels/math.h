@@ -15,8 +15,8 @@ KF_INLINE vf exp_reduced(vf x) {
 KF_INLINE vf vexp(vf x) { return exp_reduced(vmin(set(90.0f), vmax(set(-105.0f), x))); }
 KF_INLINE vf vexp_falling(vf x) { return exp_reduced(vmax(set(-105.0f), x)); }  // x <= 0 or NaN
 
-KF_INLINE vf sigmoid(vf x) { return set(1.0f) / (set(1.0f) + vexp(-x)); }
-KF_INLINE vf silu(vf x) { return x / (set(1.0f) + vexp(-x)); }
+KF_INLINE vf sigmoid(vf x) { return over(set(1.0f), set(1.0f) + vexp(-x)); }
+KF_INLINE vf silu(vf x) { return over(x, set(1.0f) + vexp(-x)); }
 KF_INLINE vf relu(vf x) { return pick_lt(x, set(0.0f), set(0.0f), x); }  // NaN stays NaN
 
 KF_INLINE vf vtanh(vf x) {
@@ -36,7 +36,7 @@ KF_INLINE vf vtanh(vf x) {
 
 // The share of a standard normal above z >= 0: exp(-z^2/2) g(1 / (1 + 0.3 z)), error of g 5.8e-8.
 KF_INLINE vf normal_tail(vf z) {
-  const vf t = set(1.0f) / madd(set(0.3f), z, set(1.0f));
+  const vf t = over(set(1.0f), madd(set(0.3f), z, set(1.0f)));
   vf g = set(3.840738084e-02f);
   g = madd(g, t, set(-1.693074114e-01f));
   g = madd(g, t, set(2.289516895e-01f));
@@ -57,5 +57,5 @@ KF_INLINE vf gelu_limit(vf x) {
 KF_INLINE vf gelu_tanh(vf x) {
   // x (1 + tanh u) / 2 = x / (1 + exp(-2u)): no cancellation where tanh is near -1.
   const vf u = x * madd(x * x, set(-2.0f * 0.7978845608f * 0.044715f), set(-2.0f * 0.7978845608f));
-  return x / (set(1.0f) + vexp(u));
+  return over(x, set(1.0f) + vexp(u));
 }

@@ -47,6 +47,13 @@ KF_INLINE vf madd(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 KF_INLINE vf round_int(vf a) { return _mm512_roundscale_ps(a, 8); }
 KF_INLINE vf scale2(vf a, vf n) { return _mm512_scalef_ps(a, n); }
 KF_INLINE vf vsqrt(vf a) { return _mm512_sqrt_ps(a); }
+// x / d for d >= 1 or NaN: half the cost of a division; one Newton step, error 1 ulp.
+KF_INLINE vf over(vf x, vf d) {
+  const vf r = _mm512_rcp14_ps(d);
+  const vf better = _mm512_fmadd_ps(r, _mm512_fnmadd_ps(d, r, _mm512_set1_ps(1.0f)), r);
+  const __mmask16 infinite = _mm512_cmp_ps_mask(d, _mm512_set1_ps(INFINITY), _CMP_EQ_OQ);
+  return x * _mm512_mask_mov_ps(better, infinite, r);
+}
 KF_INLINE vf pick_lt(vf a, vf b, vf yes, vf no) {
   return _mm512_mask_mov_ps(no, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), yes);
 }
@@ -117,6 +124,7 @@ KF_INLINE vf scale2(vf a, vf n) {  // in two steps, so that denormal results rou
   return a * power2(half) * power2(_mm256_sub_epi32(whole, half));
 }
 KF_INLINE vf vsqrt(vf a) { return _mm256_sqrt_ps(a); }
+KF_INLINE vf over(vf x, vf d) { return x / d; }
 KF_INLINE vf pick_lt(vf a, vf b, vf yes, vf no) {
   return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
 }
@@ -165,6 +173,7 @@ KF_INLINE vf madd(vf a, vf b, vf c) { return a * b + c; }
 KF_INLINE vf round_int(vf a) { KF_EACH a[k] = std::nearbyint(a[k]); return a; }
 KF_INLINE vf scale2(vf a, vf n) { KF_EACH a[k] = std::ldexp(a[k], int(n[k])); return a; }
 KF_INLINE vf vsqrt(vf a) { KF_EACH a[k] = std::sqrt(a[k]); return a; }
+KF_INLINE vf over(vf x, vf d) { return x / d; }
 KF_INLINE vf pick_lt(vf a, vf b, vf yes, vf no) { return a < b ? yes : no; }
 KF_INLINE vf vabs(vf a) { KF_EACH a[k] = std::fabs(a[k]); return a; }
 KF_INLINE vf keep(vf v, float, Full) { return v; }
