@@ -46,7 +46,8 @@ class CapturedInputs:
         self._known: dict[tuple[Any, ...], str] = {}
         self._sources: list[torch.Tensor] = []
         self._referenced: set[str] = set()
-        self._file: Path | None = None
+        self._files: list[Path] = []
+        self._made = 0
         self._folder: tempfile.TemporaryDirectory[str] | None = None
 
     def __len__(self) -> int:
@@ -86,7 +87,8 @@ class CapturedInputs:
             version, str(tensor.device),
         )  # fmt: skip
         if key not in self._known:
-            name = f"t{len(self._bases)}"
+            name = f"t{self._made}"
+            self._made += 1
             flat = tensor.as_strided((extent,), (1,), tensor.storage_offset())
             self._bases[name] = flat.clone() if how == "copy" else flat
             if how == "reference":
@@ -98,20 +100,21 @@ class CapturedInputs:
 
     def sets(self) -> list[list[torch.Tensor]]:
         """All input sets; the tensors have their captured strides. Do not write to them."""
-        bases = self._bases
-        if self._file is not None:
-            bases = {**bases, **_read(self._file, self._devices)}
+        bases = dict(self._bases)
+        for file in self._files:
+            bases.update(_read(file, self._devices))
         return [[view.on(bases[view.base]) for view in views] for views in self._sets]
 
     def spill(self, folder: Path | None = None) -> None:
-        """Move the copies out of memory, to a file that lives as long as this object."""
+        """Move the copies out of memory, to files that live as long as this object."""
         copies = {k: t for k, t in self._bases.items() if k not in self._referenced}
-        if self._file is not None or not copies:
+        if not copies:
             return
-        self._folder = tempfile.TemporaryDirectory(prefix="kforge-inputs-", dir=folder)
-        path = Path(self._folder.name) / "inputs.safetensors"
+        if self._folder is None:
+            self._folder = tempfile.TemporaryDirectory(prefix="kforge-inputs-", dir=folder)
+        path = Path(self._folder.name) / f"inputs{len(self._files)}.safetensors"
         _write(path, copies)
-        self._file = path
+        self._files.append(path)
         for key in copies:
             del self._bases[key]
 
@@ -120,8 +123,8 @@ class CapturedInputs:
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         bases = dict(self._bases)
-        if self._file is not None:
-            bases.update(_read(self._file, dict.fromkeys(self._devices, "cpu")))
+        for file in self._files:
+            bases.update(_read(file, dict.fromkeys(self._devices, "cpu")))
         _write(folder / "inputs.safetensors", bases)
         rows = [
             [[v.base, list(v.shape), list(v.stride), v.offset] for v in views]
@@ -140,6 +143,7 @@ class CapturedInputs:
             if body["schema"] == SCHEMA:
                 found._devices = {str(k): str(v) for k, v in body["devices"].items()}
                 found._bases = _read(folder / "inputs.safetensors", found._devices)
+                found._made = len(found._bases)
                 for views in body["sets"]:
                     found._sets.append([_checked_view(row, found._bases) for row in views])
         except DocumentError:

@@ -47,7 +47,7 @@ def _bodies(flow: Dataflow) -> list[list[int]]:
     for i, node in enumerate(flow.nodes):
         if node.op in ("placeholder", "get_attr", "output"):
             continue
-        entries = [(key, path) for key, path, _ in _stack(node)[1:]]
+        entries = [(key, path) for key, path, _ in _stack(node) if _readable(path)]
         gone = [key for key in open_runs if key not in entries]
         done += [open_runs.pop(key) for key in gone]
         for entry in entries:

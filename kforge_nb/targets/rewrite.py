@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -136,12 +137,24 @@ class _Writer:
             self.modules[name] = swap.target
             result = self.graph.create_node("call_module", name, args)
         else:
-            result = self.graph.call_function(swap.target, args)
+            result = self.graph.call_function(_as_function(swap.target), args)
         result.meta["kforge"] = swap.cut.fingerprint
         for place, output in enumerate(swap.cut.outputs):
             item = self.graph.call_function(operator.getitem, (result, place))
             item.meta = dict(output.meta)
             self.env[output] = item
+
+
+def _as_function(target: Callable[..., Any]) -> Callable[..., Any]:
+    """The target itself where a graph can name it, else a function that calls it."""
+    plain = (types.FunctionType, types.BuiltinFunctionType, torch._ops.OpOverload)
+    if isinstance(target, plain):
+        return target
+
+    def kforge_call(*args: Any) -> Any:
+        return target(*args)
+
+    return kforge_call
 
 
 def _attribute(gm: fx.GraphModule, path: str) -> Any:

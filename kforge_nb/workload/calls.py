@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import torch
@@ -66,7 +66,8 @@ class ModuleCall:
     """An outermost call of ``module`` with the arguments of its first occurrence.
 
     ``count`` is how often the workload made a call with this signature. The arguments are kept as
-    they were when the call began: what the module may write to was copied then.
+    they were when the call began. ``writes`` says that the module wrote to a tensor it was given,
+    ``written_state`` which of its own buffers and parameters it wrote to: a replay puts them back.
     """
 
     module: nn.Module
@@ -76,6 +77,7 @@ class ModuleCall:
     grad_state: GradState
     count: int = 1
     writes: bool = False
+    written_state: list[torch.Tensor] = field(default_factory=list)
 
     def fresh_args(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments for one more run: containers and stateful objects are copies of their own.
@@ -90,9 +92,20 @@ class ModuleCall:
 
         Raises whatever the call raises.
         """
-        with self.grad_state.restored():
+        with self.grad_state.restored(), self.state_kept():
             args, kwargs = self.fresh_args()
             return (callable if callable is not None else self.module)(*args, **kwargs)
+
+    @contextmanager
+    def state_kept(self) -> Iterator[None]:
+        """Put back, afterwards, the buffers and parameters that the module is known to write to."""
+        before = [t.detach().clone() for t in self.written_state]
+        try:
+            yield
+        finally:
+            with torch.no_grad():
+                for tensor, value in zip(self.written_state, before, strict=True):
+                    tensor.copy_(value)
 
 
 def snapshot(value: Any) -> Any:

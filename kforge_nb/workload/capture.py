@@ -135,9 +135,12 @@ class _Watcher:
         self.depth += 1
         try:
             recorded = self._record(module, args, kwargs)
-            before = versions((args, kwargs))
+            state = [*module.parameters(), *module.buffers()] if recorded.count == 1 else []
+            before, state_before = versions((args, kwargs)), [t._version for t in state]
             result = _ORIGINAL_CALL(module, *args, **kwargs)
             recorded.writes = recorded.writes or versions((args, kwargs)) != before
+            pairs = zip(state, state_before, strict=True)
+            recorded.written_state += [t for t, v in pairs if t._version != v]
             return result
         finally:
             self.depth -= 1

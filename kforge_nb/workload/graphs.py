@@ -18,6 +18,7 @@ import torch
 from torch import fx, nn
 
 from kforge_nb.workload.calls import GradState, ModuleCall
+from kforge_nb.workload.copies import Copier
 
 __all__ = ["CapturedGraph", "Source", "graphs_of"]
 
@@ -63,9 +64,9 @@ class _Recorder:
     def __call__(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Callable[..., Any]:
         # The cutter runs graphs under the state they were traced in (autocast, above all).
         gm.meta["kforge_state"] = state = GradState.current()
-        graph = CapturedGraph(
-            gm, list(example_inputs), self.call, _sources(gm, example_inputs, self.call), state
-        )
+        sources = _sources(gm, example_inputs, self.call)
+        inputs = _as_they_are(gm, example_inputs, sources)
+        graph = CapturedGraph(gm, inputs, self.call, sources, state)
         if len(self.graphs) < MAX_GRAPHS:
             self.graphs.append(graph)
 
@@ -128,6 +129,34 @@ def _innermost(backend: Any) -> Any:
         if inside is None:
             return backend
         backend = inside
+
+
+def _as_they_are(
+    gm: fx.GraphModule, example_inputs: Sequence[Any], sources: dict[str, Source]
+) -> list[Any]:
+    """The inputs before the graph runs on them: copies, where it may write to its arguments.
+
+    Parameters and buffers are kept by reference; a replay puts those back that are written to.
+    """
+    if not any(_may_write(n) for n in gm.graph.nodes):
+        return list(example_inputs)
+    kinds = [sources[n.name] for n in gm.graph.nodes if n.op == "placeholder"]
+    given = [
+        v for v, k in zip(example_inputs, kinds, strict=True)
+        if isinstance(v, torch.Tensor) and k == "input"
+    ]  # fmt: skip
+    copier = Copier(given)
+    known = {id(v) for v in given}
+    return [copier.copy(v) if id(v) in known else v for v in example_inputs]
+
+
+def _may_write(node: fx.Node) -> bool:
+    """Whether a call's spelling allows that it works in place."""
+    if not node.op.startswith("call"):
+        return False
+    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "_")
+    spelled = name.endswith("_") or name.startswith("i") or name == "setitem"
+    return spelled or bool(node.kwargs.get("inplace")) or True in node.args or "out" in node.kwargs
 
 
 def _sources(

@@ -126,7 +126,7 @@ def test_random_calls_keep_their_order(captured, same_bits):
     flow = cuts[0].flow
     first, second = [i for i, op in enumerate(flow.operators) if op.kind == "random"]
     assert first in flow.deps[second]
-    assert all(not c.flow.operators[flow.index[n]].kind == "random" for c in cuts for n in c.nodes)
+    assert all(flow.operators[flow.index[n]].kind != "random" for c in cuts for n in c.nodes)
 
 
 def test_observing_changes_neither_inputs_nor_the_random_state(captured):

@@ -119,3 +119,27 @@ def test_capturing_runs_under_the_state_of_the_call():
     (graph,) = capture_graphs(watch(cell)).graphs
     assert graph.state.autocast == (("cpu", torch.bfloat16),)
     assert not graph.state.grad
+
+
+def test_example_inputs_are_those_before_the_graph_ran():
+    """A graph that writes to its argument is kept with the argument as it was."""
+
+    class Counts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("runs", torch.zeros(1))
+
+        def forward(self, cache, x):
+            self.runs += 1
+            cache[:, 1:] += x
+            return cache * self.runs
+
+    model, cache, x = Counts(), torch.zeros(2, 3), torch.ones(2, 2)
+    workload = watch(lambda: model(cache, x))
+    first = workload.calls[0].run()
+    (graph,) = capture_graphs(workload).graphs
+    assert torch.equal(first, workload.calls[0].run())
+    assert float(model.runs) == 1.0
+    inputs = [v for v, s in zip(graph.example_inputs, graph.is_state, strict=True) if not s]
+    assert sorted(float(v.sum()) for v in inputs) == [0.0, 4.0]
+    assert torch.equal(cache, torch.tensor([[0.0, 1, 1], [0, 1, 1]]))

@@ -1,0 +1,126 @@
+"""The roofline's arithmetic, the measured limits, and their cache."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+import torch
+
+from kforge_nb.errors import BadInput, MissingTool
+from kforge_nb.profile import calibration
+from kforge_nb.profile.calibration import calibrate
+from kforge_nb.profile.device import facts
+from kforge_nb.profile.timing import ForeignLoad, interleaved_us, quiet_value
+from kforge_nb.settings import Settings, cache_dir
+
+
+@pytest.fixture
+def small(monkeypatch):
+    """Sizes that are measured in a moment; counts how often that happens."""
+    runs = []
+    real = calibration._measure
+
+    def counted(device, identity):
+        runs.append(device)
+        return real(device, identity)
+
+    monkeypatch.setattr(calibration, "_SIZES", (1 << 12, 1 << 16))
+    monkeypatch.setattr(calibration, "_DTYPES", ("float32",))
+    monkeypatch.setattr(calibration, "_measure", counted)
+    return runs
+
+
+def test_the_roofline_is_the_longer_of_memory_and_arithmetic_plus_a_call(limits):
+    """100 MB at 10 GB/s are 10 ms; 10 GFLOP at 100 GFLOP/s are 100 ms; a call costs 1 µs."""
+    assert limits.roofline_us(100_000_000, 0) == pytest.approx(10_001)
+    assert limits.roofline_us(100_000_000, 10**10) == pytest.approx(100_001)
+    assert limits.roofline_us(100_000_000, 10**10, "unknown") == pytest.approx(100_001)
+
+
+def test_bandwidth_between_measured_sizes(limits):
+    """Small data is read from caches; between two sizes the value lies between theirs."""
+    assert limits.bandwidth_at(10) == 100.0
+    assert limits.bandwidth_at(10_000) == pytest.approx(75.0)
+    assert limits.bandwidth_at(10**9) == 10.0
+
+
+def test_measured_once_and_read_back(small, monkeypatch, home):
+    """The second call, also in another process, reads the file; fresh measures again."""
+    monkeypatch.setattr(ForeignLoad, "__exit__", lambda self, *_: setattr(self, "cores", 0.0))
+    first = calibrate()
+    assert first.bandwidth_gbs > 0
+    assert first.flops_gflops["float32"] > 0
+    calibration._MEASURED.clear()
+    assert calibrate() == first
+    assert small == ["cpu"]
+    calibrate(fresh=True)
+    assert small == ["cpu", "cpu"]
+    assert len(list((home / "calibration").glob("*.json"))) == 1
+
+
+def test_a_damaged_cache_is_measured_again(small, monkeypatch, home):
+    """Rubbish in the file, or the figures of another machine, are not believed."""
+    monkeypatch.setattr(ForeignLoad, "__exit__", lambda self, *_: setattr(self, "cores", 0.0))
+    calibrate()
+    (path,) = (home / "calibration").glob("*.json")
+    body = json.loads(path.read_text())
+    for damage in ("{", "[]", json.dumps({**body, "identity": "x"}), json.dumps({"a": 1})):
+        calibration._MEASURED.clear()
+        path.write_text(damage)
+        assert calibrate().bandwidth_gbs > 0
+    assert len(small) == 5
+
+
+def test_a_busy_machine_is_not_written_down(small, monkeypatch, home):
+    """Figures taken beside other work serve now, but the next process measures again."""
+    monkeypatch.setattr(ForeignLoad, "__exit__", lambda self, *_: setattr(self, "cores", 1.0))
+    first = calibrate()
+    assert calibrate() is first
+    assert list(home.glob("calibration/*.json")) == []
+
+
+def test_facts_are_plain_and_cuda_is_asked_for_by_name():
+    """JSON-ready facts of this CPU; a device that is not there is said in one message."""
+    known = facts()
+    assert known["kind"] == "cpu"
+    assert known["threads"] == torch.get_num_threads()
+    assert known["ram_gb"] > 0
+    json.dumps(known)
+    if not torch.cuda.is_available():
+        with pytest.raises(MissingTool, match="sees no CUDA device"):
+            facts("cuda:0")
+
+
+def test_interleaving_runs_every_call_and_takes_a_low_quartile():
+    """A slow outlier does not move a figure; each call is measured."""
+    assert quiet_value([5.0, 1.0, 2.0, 100.0, 3.0]) == 2.0
+    counts = {0: 0, 1: 0}
+
+    def call(key):
+        counts[key] += 1
+
+    found = interleaved_us({k: lambda k=k: call(k) for k in counts}, "cpu", seconds=0.0)
+    assert set(found) == {0, 1}
+    assert min(counts.values()) >= 4
+    assert all(v > 0 for v in found.values())
+
+
+def test_the_cache_folder_follows_the_environment(monkeypatch, tmp_path):
+    """KFORGE_HOME is honoured and made; a file in its place is one clear message."""
+    monkeypatch.setenv("KFORGE_HOME", str(tmp_path / "a" / "b"))
+    assert cache_dir() == tmp_path / "a" / "b"
+    assert cache_dir().is_dir()
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("KFORGE_HOME", str(tmp_path / "file" / "sub"))
+    with pytest.raises(BadInput, match="KFORGE_HOME"):
+        cache_dir()
+
+
+def test_settings_are_checked_and_come_back():
+    """Unknown options and values out of range are named."""
+    settings = Settings(budget=7, rest="eager", time_limit=3.5)
+    assert Settings.from_document(settings.to_document()) == settings
+    for wrong in ({"granularity": "layer"}, {"budget": 0}, {"roofline_stop": 2.0}, {"budgets": 1}):
+        with pytest.raises(BadInput, match=next(iter(wrong))):
+            Settings.from_document(wrong)

@@ -1,0 +1,216 @@
+"""Profiles of small models: what the rows say and how they are shown."""
+
+from __future__ import annotations
+
+import json
+import re
+
+import matplotlib as mpl
+import pytest
+import torch
+from torch import nn
+
+from kforge_nb.errors import BadInput
+from kforge_nb.profile.cost import flops_of, moved_bytes
+from kforge_nb.profile.profile import profile
+from kforge_nb.profile.table import Profile, Row
+from kforge_nb.targets.inputs import CapturedInputs
+from tests.helpers import make_target
+
+mpl.use("agg")
+
+
+class Block(nn.Module):
+    """A norm, a projection and an activation."""
+
+    def __init__(self):
+        super().__init__()
+        self.norm = nn.LayerNorm(64)
+        self.linear = nn.Linear(64, 64)
+
+    def forward(self, x, *, scale=1.0):
+        return torch.nn.functional.gelu(self.linear(self.norm(x))) * scale
+
+
+class Evil(nn.Module):
+    """A module whose name would be markup."""
+
+    def __init__(self):
+        super().__init__()
+        self.add_module("<img src=x onerror=alert(1)>", nn.Softmax(-1))
+
+    def forward(self, x):
+        return next(iter(self.children()))(x)
+
+
+@pytest.fixture
+def profiled(calibrated):
+    model, x = nn.Sequential(Block(), Block()), torch.randn(4, 16, 64)
+    with torch.no_grad():
+        return profile(lambda: model(x), seconds=0.2)
+
+
+def test_rows_hold_targets_vendor_operators_and_plausible_figures(profiled):
+    """Shares are parts of the wall time, ceilings follow Amdahl, vendor rows are marked."""
+    families = {row.family for row in profiled.rows}
+    assert {"layer_norm", "vendor:linear"} <= families
+    assert [row.index for row in profiled.rows] == list(range(len(profiled.rows)))
+    shares = [row.share for row in profiled.rows]
+    assert shares == sorted(shares, reverse=True)
+    for row in profiled.rows:
+        assert row.vendor == row.family.startswith("vendor:")
+        assert 0 < row.share <= 1
+        assert row.headroom >= 1
+        best = 1 / (1 - row.share * (1 - 1 / row.headroom))
+        assert row.ceiling == pytest.approx(best)
+        assert row.calls == sum(o.calls for o in row.target.occurrences)
+    linear = next(r for r in profiled.rows if r.vendor)
+    assert linear.flops == 2 * 64 * 64 * 64
+    assert linear.bytes == 4 * (2 * 64 * 64 + 64 * 64 + 64)
+    assert linear.modules == ["0.linear", "1.linear"]
+    assert profiled.wall_us > 0
+    assert 0 < profiled.device_us <= profiled.wall_us
+
+
+@pytest.mark.parametrize("granularity", ["op", "module", "region"])
+def test_every_granularity_gives_a_profile(calibrated, granularity):
+    """Op shows the activation apart, module the norm, region whatever fuses."""
+    model, x = Block(), torch.randn(2, 64)
+    with torch.no_grad():
+        found = profile(lambda: model(x, scale=2.0), granularity=granularity, seconds=0.05)
+    names = [row.name for row in found.rows if not row.vendor]
+    assert "layer_norm" in " ".join(names)
+    assert ("gelu" in names) == (granularity == "op")
+    assert ("gelu·mul" in names) == (granularity == "region")
+    assert {row.granularity for row in found.rows} == {granularity}
+
+
+def test_an_unknown_granularity_is_refused_before_the_cell_runs(calibrated):
+    """A typing error costs no run of the model."""
+    ran = []
+    with pytest.raises(BadInput, match="op, module or region"):
+        profile(lambda: ran.append(1), granularity="layers")
+    assert ran == []
+
+
+def test_two_modules_in_one_cell_and_notes(calibrated):
+    """Both are in the workload; a graph break is a note and the profile still comes."""
+
+    class Broken(nn.Module):
+        def forward(self, x):
+            y = torch.exp(x) * 2
+            torch._dynamo.graph_break()
+            return y.softmax(-1)
+
+    one, two, x = Block(), Broken(), torch.randn(2, 64)
+    with torch.no_grad():
+        found = profile(lambda: two(one(x)), seconds=0.05)
+    modules = found.to_document()["workload"]["modules"]
+    assert [(m["name"], m["class"], m["calls"]) for m in modules] == [
+        ("one", "Block", 1),
+        ("two", "Broken", 1),
+    ]
+    assert any("breaks into 2 graphs" in note for note in found.notes)
+    assert {"softmax", "pointwise"} <= {row.family for row in found.rows}
+    assert "breaks into 2 graphs" in repr(found)
+    assert "breaks into 2 graphs" in found._repr_html_()
+
+
+def test_profiling_leaves_buffers_and_arguments_alone(calibrated):
+    """A module that counts its calls has counted only the cell's."""
+
+    class Counts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.register_buffer("runs", torch.zeros(1))
+
+        def forward(self, x):
+            self.runs += 1
+            x += 1
+            return torch.exp(x) * self.runs
+
+    model, x = Counts(), torch.zeros(2, 64)
+    with torch.no_grad():
+        profile(lambda: model(x), seconds=0.05)
+    assert float(model.runs) == 1.0
+    assert torch.equal(x, torch.ones(2, 64))
+
+
+def test_the_table_is_a_frame_with_one_line_a_target(profiled):
+    """Columns of the run document, indexed by the target's number."""
+    table = profiled.table
+    assert list(table.index) == [row.index for row in profiled.rows]
+    assert table.loc[0, "fingerprint"] == profiled.targets[0].fingerprint
+    assert {"name", "calls", "mean_us", "share", "headroom", "ceiling", "variant"} <= set(table)
+
+
+def test_the_document_is_plain_json_with_all_fields(profiled):
+    """Every field of a target in the run document, nothing that JSON cannot hold."""
+    body = json.loads(json.dumps(profiled.to_document(), allow_nan=False))
+    assert set(body["targets"][0]) == {
+        "index", "fingerprint", "name", "family", "granularity", "vendor", "calls", "mean_us",
+        "share", "bytes", "flops", "roofline_us", "headroom", "ceiling", "variant", "modules",
+        "code", "inputs", "outputs",
+    }  # fmt: skip
+    assert "def forward" in body["targets"][0]["code"]
+    assert set(body["workload"]) == {"wall_us", "device_us", "launch_bound", "notes", "modules"}
+
+
+def test_the_plot_has_a_bar_for_each_of_the_largest(profiled):
+    """Two parts a bar, largest on top; it draws into axes that it is given."""
+    axes = profiled.plot(limit=2)
+    assert len(axes.containers) == 2
+    assert len(axes.containers[0]) == 2
+    assert axes.yaxis_inverted()
+    assert profiled.plot(axes) is axes
+
+
+def test_html_is_escaped_and_has_no_script(calibrated):
+    """Names from the user's model are text, never markup."""
+    model, x = Evil(), torch.randn(2, 64)
+    with torch.no_grad():
+        found = profile(lambda: model(x), seconds=0.05)
+    found.workload.note("<script>alert(2)</script>")
+    html = found._repr_html_()
+    assert "<script" not in html
+    assert "<img" not in html
+    assert "&lt;script&gt;" in html
+    assert re.search(r"&lt;img src=x", html)
+    assert "prefers-color-scheme: dark" in html
+
+
+def test_a_profile_without_targets_says_so(calibrated):
+    """Nothing to replace is a result, not an error."""
+    model, x = nn.Identity(), torch.randn(2)
+    found = profile(lambda: model(x), seconds=0.05)
+    assert found.rows == []
+    assert "no targets" in repr(found)
+    assert "No targets" in found._repr_html_()
+    assert found.table.empty
+    found.plot()
+
+
+def test_a_launch_bound_workload_is_flagged(profiled):
+    """The flag is in the sentence and in the HTML."""
+    waiting = Profile(profiled.workload, profiled.rows, 100.0, 10.0, True, "region", {})
+    assert "launch-bound" in repr(waiting)
+    assert "launch-bound" in waiting._repr_html_()
+
+
+def test_bytes_count_broadcast_axes_once_and_elements_are_operations():
+    """An expanded bias is read once; each element-wise operator costs one operation an element."""
+    x, bias = torch.randn(8, 16), torch.randn(16).expand(8, 16)
+    target = make_target(lambda a, b: torch.tanh(a + b), x, bias)
+    assert moved_bytes(target) == 4 * (8 * 16 + 16 + 8 * 16)
+    assert flops_of(target, [x, bias]) == 2 * 8 * 16
+
+
+def test_a_target_that_cannot_run_alone_has_no_time_but_a_row(calibrated):
+    """Missing figures are dashes in every view, never zeros."""
+    target = make_target(lambda a: torch.tanh(a), torch.randn(2))
+    target.captured = CapturedInputs()
+    row = Row(target, 1, None, 8, 2, None, 100.0)
+    assert (row.share, row.headroom, row.ceiling) == (None, None, None)
+    from kforge_nb.profile.text import cells
+
+    assert cells(row)[4:8] == ("–", "–", "–", "–")
