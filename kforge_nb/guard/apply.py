@@ -150,7 +150,8 @@ class Applied:
     def _bypasses_of(self, call: GuardedCall) -> list[str]:
         name, found = _label(call.module), []
         if call.new_hooks:
-            where = ", ".join(path or "the module itself" for path in call.new_hooks[:5])
+            said = {"": "the module itself", "*": "all modules"}
+            where = ", ".join(said.get(path, path) for path in call.new_hooks[:5])
             found.append(f"{name}: hooks were added after apply() (on {where}), so it runs plain")
         if call.untraceable:
             found.append(f"{name} cannot be compiled, so it runs plain: {call.untraceable}")

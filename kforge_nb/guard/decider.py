@@ -33,6 +33,8 @@ FEWEST_ROUNDS = 8
 LEFT_OUT = 6
 """At most so many kernels are tried left out, those with the least gain at their place."""
 WARM_UPS = 2
+FIDELITY_SECONDS = 30.0
+"""Fidelity is a gate and no figure: it gets so long even where the time is over."""
 NOISY = 1.1
 """An interval wider than this (high over low) says nothing about the whole model."""
 
@@ -323,7 +325,7 @@ class Decider:
         return check_fidelity(
             stage.model,
             kept,
-            self.timer.part(0.4),
+            Timer.of(max(FIDELITY_SECONDS, 0.4 * self.timer.left), self.timer.stop),
             inputs=self.inputs,
             seed=self.seed,
             least=least,

@@ -30,6 +30,10 @@ if TYPE_CHECKING:
 __all__ = ["GuardedCall", "fresh_entry", "hook_counts"]
 
 MAX_FAILURES = 2
+_GLOBAL_HOOKS: tuple[dict[int, Any], ...] = (
+    torch.nn.modules.module._global_forward_hooks,
+    torch.nn.modules.module._global_forward_pre_hooks,
+)
 _HOOKS = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_backward_pre_hooks")
 
 
@@ -44,8 +48,8 @@ def fresh_entry(name: str) -> types.FunctionType:
 
 
 def hook_counts(module: torch.nn.Module) -> dict[str, int]:
-    """How many hooks each submodule has, those with any."""
-    found = {}
+    """How many hooks each submodule has, those with any; hooks on all modules are under ``*``."""
+    found = {"*": count} if (count := sum(map(len, _GLOBAL_HOOKS))) else {}
     for path, child in module.named_modules():
         count = sum(len(getattr(child, hooks, ())) for hooks in _HOOKS)
         if count:
@@ -84,7 +88,9 @@ class GuardedCall:
         return torch.compile(entry, backend=self.backend, dynamic=dynamic)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Run the module on these arguments."""
+        """Run the module on these arguments; under export and tracing the module's own call."""
+        if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+            return self.module._call_impl(*args, **kwargs)
         self.calls += 1
         if RemovableHandle.next_id != self._hook_id or self._new_hooks:
             self._look_for_hooks()

@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Model", "Stopped", "Timer", "interleave"]
 
+FLOOR = 3
+
 
 class Stopped(Exception):
     """Stop was pressed, or the time is over."""
@@ -150,9 +152,9 @@ def interleave(
 
     Args:
         sides: what to sample, by name; each returns one sample.
-        timer: no round starts after it is over, except for the first ``least``.
+        timer: no round starts after it is over, except for the first three.
         rounds: at most so many.
-        least: at least so many.
+        least: at least so many before ``enough`` is asked.
         rng: order within rounds.
         enough: asked every few rounds whether the samples suffice.
 
@@ -165,7 +167,7 @@ def interleave(
     with _no_collection():
         for done in range(rounds):
             timer.check()
-            if done >= least and timer.left <= 0:
+            if timer.left <= 0 and done >= min(least, FLOOR):
                 break
             if enough is not None and done == look:
                 if enough(samples):

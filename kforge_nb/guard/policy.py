@@ -17,7 +17,7 @@ __all__ = ["FIXED_SHAPES", "RESTS", "Rest", "dynamic_for", "rest_compiler"]
 Rest = Literal["eager", "inductor", "cudagraphs", "inductor-cudagraphs"]
 RESTS: tuple[Rest, ...] = ("eager", "inductor", "cudagraphs", "inductor-cudagraphs")
 FIXED_SHAPES = 3
-"""Up to so many shapes are compiled one by one. Dynamo stops at 8; a workload keeps 4 signatures."""
+"""So many shapes are compiled one by one. (Dynamo stops at 8, a workload keeps 4 signatures.)"""
 
 
 def dynamic_for(signatures: Iterable[object]) -> bool | None:

@@ -330,6 +330,36 @@ def test_hooks_added_later_fire(guarded, x):
     assert launches(applied) == 6
 
 
+def test_hooks_on_all_modules_fire(guarded, x):
+    """Torch's global forward hooks, added later, see every submodule as in eager."""
+    model, applied, twin = guarded
+    check(model, twin, x)
+    seen = []
+    handle = torch.nn.modules.module.register_module_forward_hook(
+        lambda module, args, out: seen.append(type(module).__name__)
+    )
+    with handle, torch.no_grad():
+        model(x)
+        mine = list(seen)
+        seen.clear()
+        twin(x)
+    assert mine == seen
+    assert "RMSNorm" in mine
+    check(model, twin, x)
+    assert launches(applied) == 6
+
+
+def test_export_and_tracing_see_the_plain_model(guarded, x):
+    """Export and tracing go through the module itself, not through a compiled call."""
+    model, applied, twin = guarded
+    with torch.no_grad():
+        exported = torch.export.export(model, (x,))
+        torch.testing.assert_close(exported.module()(x), twin(x))
+    assert launches(applied) == 0
+    check(model, twin, x)
+    assert launches(applied) == 3
+
+
 def test_deepcopy_and_state_dict_do_not_see_kforge(guarded, x):
     """Copies and saved weights are those of the plain model, and the copy is on its own."""
     model, applied, twin = guarded

@@ -149,8 +149,17 @@ def test_reasons_for_what_cannot_be_measured(workload, model, accept, x, tmp_pat
 
 
 def test_auto_measures_every_rest_and_recommends_one(workload, model, accept, x):
-    """Rows for eager and Inductor, and a recommendation in words."""
-    kernels = list(by_title(accept(model, x)).values())
+    """Rows for eager and Inductor, and a recommendation in words.
+
+    Kernels that lose to the compiler alone are also tried left out with Inductor, where the graph
+    without them is compiled outside Dynamo.
+    """
+    kernels = []
+    for title, kernel in by_title(accept(model, x)).items():
+        row = {"against": "compile", "low": 0.4, "high": 3.0, "n": 9, "ours_us": 1.0,
+               "against_us": 2.0, "ratio": 0.5 if title == "softmax" else 2.0}  # fmt: skip
+        fields = {name: getattr(kernel, name) for name in Accepted.__dataclass_fields__}
+        kernels.append(Accepted(**{**fields, "evidence": {"timings": [row]}}))
     said = []
     report = decide(
         workload, kernels, progress=lambda text, share: said.append((text, share)),
@@ -158,6 +167,7 @@ def test_auto_measures_every_rest_and_recommends_one(workload, model, accept, x)
     )  # fmt: skip
     assert {w.rest for w in report.whole} == {"eager", "inductor"}
     assert any(w.against == "compile" for w in report.whole)
+    assert not [note for note in report.notes if "failed" in note]
     assert report.best_rest in ("eager", "inductor", "none")
     assert "×" in report.why_rest
     assert all(0 <= share <= 1 for _, share in said)
@@ -339,7 +349,7 @@ def test_interleaving_stops_when_asked_and_when_enough():
     with pytest.raises(Stopped):
         interleave(sides, Timer.of(9, stop), rounds=10, rng=rng)
     over = interleave(sides, Timer.of(0), rounds=100, least=5, rng=rng)
-    assert {name: len(values) for name, values in over.items()} == {"a": 5, "b": 5}
+    assert {name: len(values) for name, values in over.items()} == {"a": 3, "b": 3}
     early = interleave(sides, Timer.of(9), rounds=100, least=5, rng=rng, enough=lambda s: True)
     assert len(early["a"]) == 5
     whole = interleave(sides, Timer.of(9), rounds=12, least=5, rng=rng)
