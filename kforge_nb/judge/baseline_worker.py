@@ -2,8 +2,8 @@
 
 Started as ``python -m kforge_nb.judge.baseline_worker REPLY_FD SOCKET_FD``. Requests come on
 descriptor 0 and replies go to REPLY_FD, each as a 4-byte length and JSON; memory files come as
-descriptors over the socket. Requests: ``open`` (a target in a folder, its timed inputs), ``prepare``
-(a baseline: ``eager`` or ``compile``), ``batch``, ``ping``, ``close``.
+descriptors over the socket. Requests: ``open`` (a target in a folder, its timed inputs),
+``prepare`` (a baseline: ``eager`` or ``compile``), ``batch``, ``ping``, ``close``.
 """
 
 from __future__ import annotations
@@ -80,7 +80,7 @@ class _Worker:
         self._files = files
         self._opened: dict[str, _Opened] = {}
 
-    def open(self, key: str, folder: str, bytes: int, slots: int) -> None:  # noqa: A002
+    def open(self, key: str, folder: str, bytes: int, slots: int) -> None:
         document = json.loads((Path(folder) / "target.json").read_text())
         target = target_from_document(document, None)
         _, descriptors, _, _ = socket.recv_fds(self._files, 1, 1)

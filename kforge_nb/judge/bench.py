@@ -42,7 +42,7 @@ _BATCH_SECONDS = 20.0
 Stop = Callable[[], bool] | threading.Event | None
 
 
-class _Ended(Exception):  # noqa: N818 - carries a finished evaluation out of the stages
+class _Ended(Exception):
     def __init__(self, verdict: Verdict, reason: str, **details: Any) -> None:
         super().__init__(reason)
         self.verdict = verdict

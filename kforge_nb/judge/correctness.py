@@ -72,7 +72,7 @@ class OutputCheck:
     worst: tuple[dict[str, Any], ...]
 
 
-def expect(reference: torch.Tensor, eager: torch.Tensor, terms: Terms = Terms()) -> Expected:  # noqa: B008
+def expect(reference: torch.Tensor, eager: torch.Tensor, terms: Terms = Terms()) -> Expected:
     """Work out the budget of one output from its exact value and eager's value."""
     if not eager.is_floating_point():
         return Expected(reference, eager.contiguous(), None, None, 0.0, 0.0)

@@ -87,7 +87,7 @@ def _fill(tensor: torch.Tensor, values: torch.Tensor) -> None:
         tensor.copy_(values.to(tensor.dtype))
 
 
-def _zeros(tensors: Tensors, generator: torch.Generator) -> None:
+def _zeros(tensors: Tensors, _: torch.Generator) -> None:
     for tensor in _main(tensors):
         _fill(tensor, torch.zeros(tensor.shape))
 

@@ -27,7 +27,8 @@ class Library:
 
     ``imports``: undefined dynamic symbols, versions stripped. ``defines``: names it exports.
     ``needed``: libraries it asks for. ``writable``: bytes by name of sections that are writable
-    data; ``objects``: named things in them. ``starters``: bytes of the arrays of functions that run when it is loaded or unloaded.
+    data; ``objects``: named things in them. ``starters``: bytes of the arrays of functions that
+    run when it is loaded or unloaded.
     ``executable``: names of sections that are both writable and executable.
     """
 

@@ -1,4 +1,4 @@
-"""What no kernel on this machine can be faster than; below that a timing is suspicious, not fast."""
+"""What no kernel on this machine can be faster than: below it a timing is suspicious, not fast."""
 
 from __future__ import annotations
 

@@ -23,12 +23,13 @@ __all__ = ["ALLOWED_HEADERS", "Finding", "inspect_library", "scan_source"]
 
 Kind = Literal["breach", "suspicion", "library"]
 
-ALLOWED_HEADERS = frozenset(
-    """algorithm array bit cassert cfloat climits cmath complex cstddef cstdint cstdlib cstring
-    functional immintrin.h initializer_list iterator limits memory new numeric omp.h stdint.h
-    tuple type_traits utility vector math.h string.h stdlib.h stddef.h float.h limits.h assert.h
-    arm_neon.h arm_sve.h arm_bf16.h arm_fp16.h x86intrin.h""".split()
-)
+_HEADERS = """
+algorithm array bit cassert cfloat climits cmath complex cstddef cstdint cstdlib cstring functional
+immintrin.h initializer_list iterator limits memory new numeric omp.h stdint.h tuple type_traits
+utility vector math.h string.h stdlib.h stddef.h float.h limits.h assert.h arm_neon.h arm_sve.h
+arm_bf16.h arm_fp16.h x86intrin.h
+"""
+ALLOWED_HEADERS = frozenset(_HEADERS.split())
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,16 +45,16 @@ class Finding:
 
 
 _CALLS = {
-    "starts processes or programs": "fork vfork execl execle execlp execv execve execvp posix_spawn "
-    "system popen clone clone3 wait waitpid",
+    "starts processes or programs": "fork vfork execl execle execlp execv execve execvp "
+    "posix_spawn system popen clone clone3 wait waitpid",
     "loads or looks up other code": "dlopen dlsym dlmopen dladdr dl_iterate_phdr",
     "makes system calls of its own": "syscall ptrace prctl mmap munmap mprotect mremap shmget "
     "memfd_create process_vm_readv process_vm_writev seccomp",
     "opens sockets or files": "socket connect bind listen accept send sendto recv open openat "
     "fopen freopen fdopen read write pread pwrite fread fwrite unlink rename ifstream ofstream",
     "prints": "printf fprintf puts putchar cout cerr",
-    "ends or interrupts the process": "exit _exit quick_exit atexit on_exit abort raise kill signal "
-    "sigaction setjmp longjmp terminate",
+    "ends or interrupts the process": "exit _exit quick_exit atexit on_exit abort raise kill "
+    "signal sigaction setjmp longjmp terminate",
     "reads the environment, the clock or random numbers": "getenv setenv putenv environ time clock "
     "clock_gettime gettimeofday omp_get_wtime __rdtsc __rdtscp rand srand random drand48 "
     "random_device mt19937 getrandom getpid",
@@ -68,8 +69,9 @@ _OBJECT = re.compile(r"\b(std\s*::\s*(?:cout|cerr|thread|jthread|async|ifstream|
                      r"environ|random_device)\b")  # fmt: skip
 _ASSEMBLER = re.compile(r"\b(asm|__asm|__asm__)\b")
 _THREAD_LOCAL = re.compile(r"\b(thread_local|__thread|threadprivate)\b")
-_ATTRIBUTE = re.compile(r"\b_*(constructor|destructor|ifunc|section|weak|alias|cleanup|init_priority)"
-                        r"_*\s*(?:\(|\))")  # fmt: skip
+_ATTRIBUTE = re.compile(
+    r"\b_*(constructor|destructor|ifunc|section|weak|alias|cleanup|init_priority)_*\s*(?:\(|\))"
+)
 _STATIC = re.compile(
     r"\bstatic\s+(?!inline\b|const\b|constexpr\b|_?_?assert)(?!.*?\bconst(expr)?\b)"
     r"[\w:<>,\s*&]*?\b(\w+)\s*(\[[^;{=]*\]\s*)*(=|;|\{)"
@@ -103,12 +105,13 @@ _IMPORTS = re.compile(
     |__extend\w+|__trunc\w+|__(u|)(div|mod|mul)\w+[23]|__fix\w+|__float\w+
     """
 )
-_MATHS = frozenset(
-    """acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp10 exp2
-    expm1 fabs fdim floor fma fmax fmin fmod frexp hypot ilogb ldexp lgamma llrint llround log log10
-    log1p log2 logb lrint lround modf nan nearbyint nextafter pow remainder remquo rint round
-    roundeven scalbln scalbn sin sincos sinh sqrt tan tanh tgamma trunc""".split()
-)
+_MATHS_WORDS = """
+acos acosh asin asinh atan atan2 atanh cbrt ceil copysign cos cosh erf erfc exp exp10 exp2 expm1
+fabs fdim floor fma fmax fmin fmod frexp hypot ilogb ldexp lgamma llrint llround log log10 log1p
+log2 logb lrint lround modf nan nearbyint nextafter pow remainder remquo rint round roundeven
+scalbln scalbn sin sincos sinh sqrt tan tanh tgamma trunc
+"""
+_MATHS = frozenset(_MATHS_WORDS.split())
 _VENDOR = re.compile(r"cblas_|mkl_|_ZN2at|_ZN3c10|_ZN5torch|dnnl_|[sdcz]gemm_|libxsmm|_ZN4dnnl")
 _NEEDED = re.compile(
     r"(libstdc\+\+|libm|libgomp|libgcc_s|libc|libmvec|libomp|libiomp5|ld-linux[\w-]*|libpthread)"

@@ -24,18 +24,18 @@ _spawner_lock = threading.Lock()
 _spawner: ThreadPoolExecutor | None = None
 
 
-class Gone(Exception):  # noqa: N818 - a fact about the child, not an error of ours
+class Gone(Exception):
     """The child closed its pipe or ended."""
 
 
-class TooSlow(Exception):  # noqa: N818
+class TooSlow(Exception):
     """The child did not answer in time."""
 
 
 def _spawn(command: list[str], environment: dict[str, str], pass_fds: tuple[int, ...],
            folder: Path, log: int) -> subprocess.Popen[bytes]:  # fmt: skip
     """Popen in the one long-lived thread."""
-    global _spawner  # noqa: PLW0603
+    global _spawner
     with _spawner_lock:
         if _spawner is None:
             _spawner = ThreadPoolExecutor(1, thread_name_prefix="kforge-spawner")

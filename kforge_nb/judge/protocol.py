@@ -123,7 +123,7 @@ class LastWords:
     number: int
 
 
-class MalformedReply(Exception):  # noqa: N818 - not an error of ours: evidence about a candidate
+class MalformedReply(Exception):
     """What came back is no reply to what was asked."""
 
 

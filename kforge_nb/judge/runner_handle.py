@@ -23,7 +23,7 @@ _SYSTEM_CALLS = {
 _KIB = 1024
 
 
-class RunnerFailed(Exception):  # noqa: N818 - evidence about a candidate, caught by the judge
+class RunnerFailed(Exception):
     """The candidate broke its runner: the verdict that follows, and why in words."""
 
     def __init__(self, verdict: Verdict, reason: str) -> None:

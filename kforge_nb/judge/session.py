@@ -1,4 +1,4 @@
-"""One candidate in its runner: memory laid out, arguments bound, checked calls made and verified."""
+"""One candidate in its runner: memory laid out, arguments bound, calls made and checked."""
 
 from __future__ import annotations
 
@@ -43,9 +43,7 @@ class Checked:
 
 
 class LoadedCandidate:
-    """A candidate's runner with its memory. Use as a context manager; methods may raise
-    RunnerFailed.
-    """
+    """A candidate's runner with its memory; a context manager. Methods may raise RunnerFailed."""
 
     def __init__(
         self,

@@ -5,10 +5,10 @@ the machine cancels in the pair's log-ratio. The estimate is the Hodges-Lehmann 
 (half of all pairs may be outliers towards one side before it breaks down badly), its interval comes
 from Wilcoxon's signed ranks, which assume only that noise hits both sides alike.
 
-Looking at the data again and again until it is decided would find differences that are not there.
-Each of at most ``LOOKS`` looks therefore uses the level that keeps the error of all of them together
-at 5% (Pocock's boundary). Two processes that run the same code also differ a little for as long as
-they live (where their memory lies); ``SYSTEMATIC`` widens every interval by that much.
+Looking at the data again and again until it is decided would find differences that are not
+there. Each of at most ``LOOKS`` looks therefore uses the level that keeps the error of all of them
+together at 5% (Pocock's boundary). Two processes that run the same code also differ a little for
+as long as they live (where their memory lies); ``SYSTEMATIC`` widens every interval by that much.
 """
 
 from __future__ import annotations

@@ -58,11 +58,14 @@ class RunnerSide:
         self._seconds = seconds
 
     def ping(self) -> float:
+        """Seconds of an empty exchange."""
         return self.runner.batch(0, 0)[0]
 
     def batch(self, first: int, calls: int) -> float:
+        """Seconds of a batch on the judge's clock."""
         wall, own = self.runner.batch(first, calls, self._seconds)
-        self.own.append(own / wall)
+        if calls:
+            self.own.append(own / wall)
         return wall
 
 
@@ -76,16 +79,20 @@ class BaselineSide:
         self._baseline = baseline
 
     def ping(self) -> float:
+        """Seconds of an empty exchange."""
         return self._worker.ping()
 
     def batch(self, first: int, calls: int) -> float:
+        """Seconds of a batch on the judge's clock."""
         return self._worker.batch(self._key, self._baseline, first, calls)
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """How long to look: seconds at most, the interval width that is narrow enough, pairs at least,
-    how many timed outputs to keep for checking.
+    """How long to look.
+
+    ``seconds`` at most, ``narrow`` the interval width that is enough, ``pairs`` at least, and how
+    many timed outputs to keep for checking (``probes``).
     """
 
     seconds: float = 2.0
@@ -220,7 +227,7 @@ class _Pace:
 
     @property
     def calls(self) -> int:
-        """As many as make the faster side's batch long enough and the slower side's not too long."""
+        """So many that the faster side's batch is long enough, the slower side's not too long."""
         want = max(BATCH_SECONDS, PIPE_SHARE * max(self.costs)) / min(self.call)
         most = LONGEST_SECONDS / max(self.call)
         return max(1, min(self.slots, round(min(want, most))))

@@ -20,13 +20,13 @@ def judge(tmp_path_factory):
     from kforge_nb.judge.judge import Judge
     from kforge_nb.settings import Settings
 
-    with Judge(Settings(), tmp_path_factory.mktemp("judge")) as opened:
+    with Judge(Settings(threads=1), tmp_path_factory.mktemp("judge")) as opened:
         yield opened
 
 
 @pytest.fixture(scope="session")
 def norm_bench(judge):
-    """RMS norm over 256 rows of 768, fp32."""
+    """RMS norm over 256 rows of 768, fp32, on one thread (less at the mercy of other programs)."""
     import torch
 
     kernels = sys.modules["judge_kernels"]

@@ -77,7 +77,9 @@ HONEST = {
         "template <class T> static inline T twice(T v) { return v + v; }",
     ),
     "assertion": rows_kernel("static_assert(sizeof(float) == 4);" + PLAIN),
-    "intrinsics": rows_kernel(PLAIN, "#include <algorithm>\n#include <numeric>\n#include <limits>\n"),
+    "headers": rows_kernel(
+        PLAIN, "#include <algorithm>\n#include <numeric>\n#include <immintrin.h>\n"
+    ),
 }
 
 
@@ -95,7 +97,10 @@ LIBRARY_BREACHES = {
     "imports getpid": ('extern "C" int getpid(); ', "o[0] = getpid();"),
     "a global counter": ("int calls = 0;", "o[0] = ++calls;"),
     "a global with a value": ("int calls = 1;", "o[0] = ++calls;"),
-    "a pointer that can change": ("namespace { const float* last; }", "o[0] = last == a; last = a;"),
+    "a pointer that can change": (
+        "namespace { const float* last; }",
+        "o[0] = last == a; last = a;",
+    ),
     "state in .bss": ("static float kept[64];", "kept[r % 64] = a[0]; o[1] = kept[(r + 1) % 64];"),
     "runs at load": (
         "struct S { S(); float v[9]; }; S::S() { for (float& x : v) x = sinf(x); } S early;",
@@ -129,7 +134,7 @@ def test_library_calls_are_told_apart():
 
 def test_lines_are_right():
     """The reason names the line in the author's own text, comments and splices included."""
-    source = "/* one\n two */ int a; \\\n int b;\nasm(\"nop\");\n"
+    source = '/* one\n two */ int a; \\\n int b;\nasm("nop");\n'
     assert [f.line for f in scan_source(source) if "assembler" in f.what] == [4]
 
 

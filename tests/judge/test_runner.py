@@ -72,6 +72,11 @@ def load(target, timed, tmp_path):
         made.__exit__(None, None, None)
 
 
+def _load_and_check(loaded: LoadedCandidate, case: Case) -> None:
+    loaded.load()
+    loaded.check([case])
+
+
 BROKEN = {
     "segfault": ("", "*(volatile int*)8 = 1;", Verdict.CRASHED, "SIGSEGV"),
     "writes to its input": ("", "((float*)a)[0] = 1;", Verdict.CRASHED, "wrote to its inputs"),
@@ -86,7 +91,7 @@ BROKEN = {
         "MiB of memory",
     ),
     "endless recursion": (
-        "#pragma GCC optimize(\"O0\")\nstatic int deep(int n) { volatile char b[4096]; b[0] = n; "
+        '#pragma GCC optimize("O0")\nstatic int deep(int n) { volatile char b[4096]; b[0] = n; '
         "return deep(n + 1) + b[0]; }",
         "o[0] = deep(1);",
         Verdict.CRASHED,
@@ -139,8 +144,7 @@ def test_a_broken_candidate_costs_only_itself(name, load, case):
     before, body, verdict, words = BROKEN[name]
     loaded = load(rows_kernel(body + PLAIN, before))
     with pytest.raises(RunnerFailed) as caught:
-        loaded.load()
-        loaded.check([case])
+        _load_and_check(loaded, case)
     assert caught.value.verdict is verdict, caught.value.reason
     assert words in caught.value.reason
     pid = loaded.runner.child.pid
@@ -151,7 +155,7 @@ def test_a_broken_candidate_costs_only_itself(name, load, case):
 def test_what_a_candidate_cannot_read(load, case):
     """Files of the user are out of reach: the kernel's answer is an error, seen in the output."""
     source = rows_kernel(
-        "static_cast<void>(c); o[0] = open(\"/etc/passwd\", O_RDONLY) < 0 ? 1.0f : 2.0f;",
+        'static_cast<void>(c); o[0] = open("/etc/passwd", O_RDONLY) < 0 ? 1.0f : 2.0f;',
         "#include <fcntl.h>",
     )
     loaded = load(source)
@@ -165,8 +169,7 @@ def test_without_a_sandbox_rubbish_in_the_pipe_is_still_seen(load, case):
     body = "char f[320] = {1}; for (int k = 3; k < 256; ++k) write(k, f, 320);"
     loaded = load(rows_kernel(body + PLAIN, "#include <unistd.h>"), sandboxed=False)
     with pytest.raises(RunnerFailed) as caught:
-        loaded.load()
-        loaded.check([case])
+        _load_and_check(loaded, case)
     assert caught.value.verdict is Verdict.SUSPICIOUS
     assert "pipe" in caught.value.reason
 
@@ -176,8 +179,7 @@ def test_without_a_sandbox_a_closed_pipe_is_seen(load, case):
     body = "for (int k = 0; k < 256; ++k) close(k); for (volatile int k = 1; k;);"
     loaded = load(rows_kernel(body + PLAIN, "#include <unistd.h>"), sandboxed=False)
     with pytest.raises(RunnerFailed) as caught:
-        loaded.load()
-        loaded.check([case])
+        _load_and_check(loaded, case)
     assert caught.value.verdict is Verdict.SUSPICIOUS
     assert "closed" in caught.value.reason
 
@@ -242,7 +244,7 @@ def test_slots_change_between_batches(timed):
 
 
 def test_the_machine_is_described():
-    """doctor and the docs get facts and a statement in words."""
+    """Doctor and the docs get facts and a statement in words."""
     found = sandbox.detect()
     assert {"rlimits", "no_new_privs", "seccomp", "landlock", "statement"} <= set(found)
     assert "process of its own" in found["statement"]
@@ -274,7 +276,7 @@ runner.run()
 
 
 def test_a_killed_notebook_leaves_no_runner(tmp_path):
-    """kill -9 of the process that judges ends its runners, even one in an endless loop."""
+    """Kill -9 of the process that judges ends its runners, even one in an endless loop."""
     source = 'extern "C" void kernel(int n) { for (volatile int k = n; k;); }'
     built = build(source, "kernel", cache=tmp_path / "cpp")
     assert isinstance(built, Built)

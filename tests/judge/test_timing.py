@@ -1,0 +1,155 @@
+"""Timing sessions on sides whose speed is known, and what follows from them."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+import torch
+
+from kforge_nb.judge.cases import secret_generator
+from kforge_nb.judge.evaluation import Comparison, Verdict
+from kforge_nb.judge.physics import floor_seconds, moved_bytes
+from kforge_nb.judge.ruling import merged, rule
+from kforge_nb.judge.slots import TimedInputs
+from kforge_nb.judge.statistics import Interval
+from kforge_nb.judge.timing import Plan, Session, run_session
+from kforge_nb.profile.calibration import Calibration
+from kforge_nb.targets.target import Target, TensorSpec
+
+SPEC = TensorSpec((64, 1024), (1024, 1), "float32")
+
+
+class _Child:
+    pid = os.getpid()
+
+
+class _Side:
+    """Answers at once with the time that it pretends to have taken."""
+
+    child = _Child()
+
+    def __init__(self, seconds: float, noise: float, seed: int) -> None:
+        self.seconds, self.noise, self.random = seconds, noise, random.Random(seed)
+        self.asked: list[tuple[int, int]] = []
+
+    def ping(self) -> float:
+        return 1e-5
+
+    def batch(self, first: int, calls: int) -> float:
+        self.asked.append((first, calls))
+        return 1e-5 + calls * self.seconds * self.random.lognormvariate(0.0, self.noise)
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    made = TimedInputs([SPEC], [torch.randn(64, 1024)], secret_generator())
+    yield made
+    made.close()
+
+
+def _session(inputs, ours, against, plan=None, stop=lambda: False) -> Session:
+    return run_session(ours, against, inputs, plan or Plan(), lambda age: [torch.tensor(age)], stop)
+
+
+def test_the_ratio_is_found_and_the_pipe_taken_off(inputs):
+    """Twice as fast is twice as fast, whatever the exchange itself costs."""
+    found = _session(inputs, _Side(1e-3, 0.02, 1), _Side(2e-3, 0.02, 2))
+    assert found.decision == "faster"
+    assert found.found.ratio == pytest.approx(2.0, rel=0.05)
+
+
+def test_both_sides_get_the_same_slots(inputs):
+    """Each pair of batches reads the same inputs; the calls that do not count read others."""
+    ours, against = _Side(1e-3, 0.02, 3), _Side(1.5e-3, 0.02, 4)
+    _session(inputs, ours, against)
+    mine, theirs = (s.asked[5:] for s in (ours, against))  # after the warm-up
+    assert mine[1::2] == theirs[1::2]
+    for lead, timed in zip(mine[::2], mine[1::2], strict=True):
+        assert lead[0] == timed[0] + timed[1]
+
+
+def test_close_pairs_get_more_samples(inputs):
+    """Sampling goes on until it is decided or out of time."""
+    clear = _session(inputs, _Side(1e-3, 0.05, 5), _Side(3e-3, 0.05, 6))
+    close = _session(inputs, _Side(1e-3, 0.30, 7), _Side(1e-3, 0.30, 8), Plan(seconds=1.0))
+    assert len(close.ours) > 2 * len(clear.ours)
+    assert close.decision in (None, "equal")
+
+
+def test_stop_ends_a_session(inputs):
+    """Stop is asked after each pair."""
+    found = _session(inputs, _Side(1e-3, 0.3, 9), _Side(1e-3, 0.3, 10), stop=lambda: True)
+    assert len(found.ours) == 1
+    assert found.stopped
+
+
+def test_outputs_of_timed_calls_are_kept_unpredictably(inputs):
+    """Two sessions keep different calls, and never more than asked for."""
+    ages = []
+    for seed in range(4):
+        found = _session(inputs, _Side(1e-4, 0.3, seed), _Side(1e-4, 0.3, seed + 50))
+        assert 1 <= len(found.probes) <= 4
+        ages.append(tuple(int(p.outputs[0]) for p in found.probes))
+    assert len(set(ages)) > 1
+
+
+def _target(family: str = "rms_norm") -> Target:
+    return Target("f", "norm", family, "region", None, (SPEC,), (SPEC,))
+
+
+def _comparison(ratio: float, low: float, high: float, ours_us: float = 100.0) -> Comparison:
+    samples = (ours_us,) * 10
+    return Comparison("eager", ratio, low, high, 10, ours_us, ours_us * ratio, samples, samples)
+
+
+@pytest.mark.parametrize(
+    ("found", "verdict"),
+    [
+        (_comparison(1.5, 1.4, 1.6), Verdict.ACCEPTED),
+        (_comparison(0.8, 0.7, 0.9), Verdict.SLOWER),
+        (_comparison(1.02, 0.99, 1.05), Verdict.UNDECIDED),
+        (_comparison(90.0, 80.0, 99.0, ours_us=0.1), Verdict.SUSPICIOUS),
+    ],
+)
+def test_the_interval_decides(found, verdict):
+    """Accepted only above 1, slower only below, and nothing is faster than physics."""
+    ruled = rule(_target(), found, [Session()], 1e-6)
+    assert ruled.verdict is verdict
+    assert ruled.reason
+
+
+def test_hidden_work_is_suspicious():
+    """A candidate that works in the baseline's time is caught, however fast it looks."""
+    ruled = rule(_target(), _comparison(2, 1.9, 2.1), [Session(hidden=0.05, watched=0.1)], 0.0)
+    assert ruled.verdict is Verdict.SUSPICIOUS
+    assert "hidden" in ruled.reason
+
+
+def test_processes_that_disagree_decide_nothing():
+    """Faster in one process and slower in the next is luck of memory layout."""
+    sessions = [
+        Session(found=Interval(1.1, 1.05, 1.2, 30)),
+        Session(found=Interval(0.9, 0.8, 0.95, 30)),
+    ]
+    ruled = rule(_target(), _comparison(1.05, 1.01, 1.1), sessions, 0.0)
+    assert ruled.verdict is Verdict.UNDECIDED
+
+
+def test_sessions_are_merged_pair_by_pair():
+    """One comparison over all samples, in microseconds."""
+    sessions = [Session(ours=[1e-3] * 12, against=[2e-3] * 12) for _ in range(2)]
+    found = merged("eager", sessions)
+    assert (found.n, found.ours_us, found.against_us) == (24, 1000.0, 2000.0)
+    assert found.ratio == pytest.approx(2.0)
+
+
+def test_the_floor_follows_the_memory():
+    """Reading and writing 512 KB cannot take less than the fastest copy allows."""
+    calibration = Calibration("cpu", "", 10.0, {1 << 16: 40.0, 1 << 25: 20.0, 1 << 28: 10.0})
+    assert moved_bytes(_target()) == 2 * 64 * 1024 * 4
+    assert moved_bytes(_target("pooling")) == 64 * 1024 * 4
+    small = floor_seconds(_target(), 64 << 20, calibration)
+    large = floor_seconds(_target(), 1 << 30, calibration)
+    assert 0 < small < large < moved_bytes(_target()) / 10e9
