@@ -18,11 +18,12 @@ def cuda_families() -> tuple[Family, ...]:
     """All CUDA families, the most specific first; imports torch."""
     from kforge_nb.candidates.recipes.cuda import (
         cross_entropy,
+        generated,
         group_norm,
         pointwise,
         pooling,
         rows,
     )
 
-    modules = (cross_entropy, pooling, group_norm, rows, pointwise)
+    modules = (cross_entropy, pooling, group_norm, rows, pointwise, generated)
     return tuple(family for module in modules for family in module.families())

@@ -8,6 +8,13 @@ struct Max {
   static KF_INLINE float of(float a, float b) { return fmaxf(a, b); }
 };
 
+struct Min {
+  static KF_INLINE float of(float a, float b) { return fminf(a, b); }
+};
+struct Product {
+  static KF_INLINE float of(float a, float b) { return a * b; }
+};
+
 template <class Op, int N> KF_INLINE float in_warp(float x) {
 #pragma unroll
   for (int o = N / 2; o > 0; o /= 2) x = Op::of(x, __shfl_xor_sync(0xffffffffu, x, o));
