@@ -9,22 +9,17 @@ that is killed loses none. The rules are those of :mod:`kforge_nb.search`; here 
 from __future__ import annotations
 
 import time
-from collections import deque
 from collections.abc import Callable
-from concurrent.futures import Future
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kforge_nb.engines.local import LocalEngine
 from kforge_nb.errors import KForgeError, MissingTool, StoreError
 from kforge_nb.judge.evaluation import Evaluation, Verdict
 from kforge_nb.proposers.protocol import Refusal
 from kforge_nb.run import facts
-from kforge_nb.run.control import Stopped
+from kforge_nb.run.flights import Flight, Flights
 from kforge_nb.search import allocate, mcts, stopping
 
 if TYPE_CHECKING:
-    from kforge_nb.candidates.candidate import Candidate
     from kforge_nb.options import OptimizeOptions
     from kforge_nb.proposers.protocol import Proposer
     from kforge_nb.run.benches import Benches
@@ -35,25 +30,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Search"]
 
-AT_ONCE = 2
-"""Evaluations under way at once; fewer than the benches that stay open."""
-
-STOP_LATENCY_S = 0.1
-
 CONFIRM_AT_MOST = 3
 """Runners-up that are timed again when the winner does not hold up on fresh samples."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Flight:
-    """A candidate that is being judged."""
-
-    work: Work
-    node_id: str
-    candidate: Candidate
-    begun: float
-    verdict: Future[Evaluation]
-    handed: Handed | None = None
 
 
 class Search:
@@ -79,8 +57,7 @@ class Search:
         self.benches, self.proposer, self.device, self.changed = benches, proposer, device, changed
         self.rules = stopping.RunRules(options.budget, options.max_cost, options.time_limit)
         self.rates = allocate.Rates()
-        self._engine = LocalEngine(AT_ONCE)
-        self._flights: deque[_Flight] = deque()
+        self._flights = Flights(benches, control)
         self._begun = time.monotonic()
         self._before = seconds_before
         for work in works:
@@ -100,8 +77,8 @@ class Search:
         """Searches until a rule ends it; returns the rule's words. Raises Stopped on stop."""
         while True:
             self.control.checkpoint(on_pause=lambda: self._show("paused"))
-            over = self._begin_one() if len(self._flights) < AT_ONCE else None
-            if over is None and len(self._flights) < AT_ONCE:
+            over = None if self._flights.full else self._begin_one()
+            if over is None and not self._flights.full:
                 continue
             if self._flights:
                 self._land()
@@ -113,15 +90,9 @@ class Search:
 
     def close(self) -> None:
         """Ends what is under way; candidates that were handed in learn that their turn is over."""
-        self._engine.close()
-        late = KForgeError("the run ended before its turn came")
-        for flight in self._flights:
-            flight.work.tree.refuse(flight.node_id, exhausted=False)
-            if flight.handed is not None:
-                flight.handed.result.set_exception(late)
-        self._flights.clear()
+        self._flights.close()
         for left in self.control.close_inbox():
-            left.result.set_exception(late)
+            left.result.set_exception(KForgeError("the run ended before its turn came"))
 
     def judge_handed(self, handed: Handed) -> None:
         """Judges a user's own candidate now, as a draft of its target's tree."""
@@ -158,7 +129,7 @@ class Search:
             return None
         self._show(f"{choice.action} for target {work.index} ({work.target.name})")
         begun = time.monotonic()
-        under_way = frozenset(f.candidate.digest for f in self._flights if f.work is work)
+        under_way = self._flights.digests(work)
         request = facts.request_for(work, choice, self.device, self.options.seed, under_way)
         proposal = self.proposer.propose(request)
         if isinstance(proposal, Refusal):
@@ -166,65 +137,37 @@ class Search:
         elif proposal.digest in request.tried:
             self._refuse(work, choice, "the same candidate was judged before", False)
         else:
-            self._submit(work, choice.ticket, proposal, begun)
+            self._flights.send(work, choice.ticket, proposal, begun)
         return None
 
     def _submit_handed(self, handed: Handed) -> None:
         work = self._work(handed.target)
         ticket = work.tree.expect(None, "draft").id
-        self._submit(work, ticket, handed.candidate, time.monotonic(), handed)
-
-    def _submit(
-        self,
-        work: Work,
-        node_id: str,
-        candidate: Candidate,
-        begun: float,
-        handed: Handed | None = None,
-    ) -> None:
-        try:
-            verdict = self._engine.submit(self.benches.of(work.index, work.target), candidate)
-        except Exception as error:  # noqa: BLE001  told when it lands
-            verdict = Future()
-            verdict.set_exception(error)
-        self._flights.append(_Flight(work, node_id, candidate, begun, verdict, handed))
+        self._flights.send(work, ticket, handed.candidate, time.monotonic(), handed)
 
     def _land(self) -> None:
         """Waits for the oldest candidate under way and takes its verdict."""
-        flight = self._flights[0]
-        try:
-            evaluation = self._verdict(flight)
-        except (Stopped, MissingTool, StoreError):
-            raise
-        except Exception as error:  # noqa: BLE001  one target's failure must not end the run
-            self._flights.popleft()
-            self._crashed(flight, error)
+        flight, found = self._flights.land()
+        if isinstance(found, Exception):
+            self._crashed(flight, found)
             return
-        self._flights.popleft()
-        self._keep(flight, evaluation)
+        self._keep(flight, found)
         if flight.handed is not None:
-            flight.handed.result.set_result(evaluation)
+            flight.handed.result.set_result(found)
 
-    def _verdict(self, flight: _Flight) -> Evaluation:
-        while True:
-            if self.control.stop.is_set():
-                raise Stopped(self.control.reason)
-            try:
-                return flight.verdict.result(timeout=STOP_LATENCY_S)
-            except TimeoutError:
-                if flight.verdict.done():  # the evaluation's own
-                    raise
-
-    def _crashed(self, flight: _Flight, error: Exception) -> None:
+    def _crashed(self, flight: Flight, error: Exception) -> None:
+        """One target's failure ends that target; what would fail them all ends the run."""
         work = flight.work
         work.tree.refuse(flight.node_id, exhausted=True)
         if flight.handed is not None:
             flight.handed.result.set_exception(error)
+        if isinstance(error, MissingTool | StoreError):
+            raise error
         self.benches.drop(work.index)
         work.set("failed", f"the judge failed: {type(error).__name__}: {error}"[:2000])
         self._show(f"target {work.index} failed")
 
-    def _keep(self, flight: _Flight, evaluation: Evaluation) -> None:
+    def _keep(self, flight: Flight, evaluation: Evaluation) -> None:
         """Store first, then tree, then view."""
         work, node = flight.work, flight.work.tree[flight.node_id]
         seconds = time.monotonic() - flight.begun

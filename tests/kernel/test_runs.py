@@ -93,6 +93,23 @@ def test_stop_ends_a_run_and_resume_goes_on(prepared):
     assert int(prepared.run("len(second.nodes)").text) >= judged
 
 
+@pytest.mark.slow
+def test_the_buttons_of_the_live_view_hold_and_end_a_run(prepared, wait_for):
+    """Pause and Stop pressed in the widget reach the run thread while no cell runs."""
+    optimize(prepared, "--budget 500 --patience 500 --as pressed")
+    press = (
+        "from kforge_nb.run import live\n"
+        "live.find(pressed.id)._views[0].widget.command = {'name': %r, 'at': 1}"
+    )
+
+    assert prepared.run(press % "pause").status == "ok"
+    assert "(paused)" in prepared.run("%kforge status pressed").stdout
+    assert prepared.run(press % "stop").status == "ok"
+
+    wait_for(lambda: state_of(prepared, "pressed") == "stopped", PATIENCE_S, "the run to stop")
+    assert "stopped by the button" in prepared.run("%kforge status pressed").stdout
+
+
 INTERRUPT_WAITING = """
 import signal, sys, threading, time, traceback
 def press():

@@ -7,8 +7,8 @@ import time
 import pytest
 
 from kforge_nb.errors import MissingTool, StoreError
+from kforge_nb.run.flights import AT_ONCE
 from kforge_nb.run.handle import Run
-from kforge_nb.run.searching import AT_ONCE
 from kforge_nb.run.source import StoreSource
 
 PATIENCE_S = 30

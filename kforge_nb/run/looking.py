@@ -1,0 +1,111 @@
+"""What a run's document shows: tables, plots, the report of the guard, files. Changes nothing."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from kforge_nb.run import tables
+from kforge_nb.run.report import GuardSummary
+from kforge_nb.store import document
+
+if TYPE_CHECKING:
+    import pandas as pd
+    from matplotlib.axes import Axes
+
+    from kforge_nb.run.source import Source
+
+__all__ = ["RunView"]
+
+
+class RunView:
+    """The reading half of :class:`kforge_nb.Run`."""
+
+    def __init__(self, source: Source) -> None:
+        self._source = source
+
+    # -- how it stands ---------------------------------------------------------------------
+
+    @property
+    def name(self) -> str:
+        """The run's name."""
+        return str(self._brief()["name"])
+
+    @property
+    def id(self) -> str:
+        """The run's id, unique in its store."""
+        return str(self._brief()["id"])
+
+    @property
+    def state(self) -> str:
+        """One of profiling, searching, guarding, done, stopped, failed, interrupted."""
+        return str(self._brief()["state"])
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The whole run document as it is now (see docs/run-document.md)."""
+        return self._source.document()
+
+    # -- tables and plots ------------------------------------------------------------------
+
+    @property
+    def targets(self) -> pd.DataFrame:
+        """One row a target: share, headroom, state, best speed-up."""
+        return tables.targets(self._source.document(details=False))
+
+    @property
+    def nodes(self) -> pd.DataFrame:
+        """One row a judged candidate: verdict, speed-up with its interval, times in µs."""
+        return tables.nodes(self._source.document(details=False))
+
+    @property
+    def decisions(self) -> pd.DataFrame:
+        """One row a decision of the guard, with the evidence."""
+        return tables.decisions(self._source.document(details=False))
+
+    @property
+    def costs(self) -> pd.DataFrame:
+        """One row a booking of money, tokens and seconds, with running totals."""
+        return tables.costs(self._source.document(details=False))
+
+    @property
+    def guard(self) -> GuardSummary:
+        """What was installed in the model and what was not, and how the whole model fares."""
+        return GuardSummary(self._source.document(details=False))
+
+    def plot_cost(self, ax: Axes | None = None) -> Axes:
+        """Estimated whole-model gain against cost; needs matplotlib."""
+        from kforge_nb.view import plots
+
+        return plots.plot_cost(self._source.document(details=False), ax=ax)
+
+    def plot_tree(self, target: int | None = None, ax: Axes | None = None) -> Axes:
+        """The search tree of one target (the largest one where none is given)."""
+        from kforge_nb.view import plots
+
+        return plots.plot_tree(self._source.document(details=False), target, ax=ax)
+
+    def save(self, path: str | Path, *, redact: bool = False) -> Path:
+        """Writes the run as one document, or as a static page where the name ends in .html.
+
+        ``redact`` leaves out sources, names and values of your code. Returns the path.
+        """
+        target = Path(path).expanduser()
+        data = self._source.document()
+        if target.suffix == ".html":
+            from kforge_nb.view.static import to_html
+
+            target.write_text(to_html(document.redacted(data) if redact else data))
+            return target
+        return document.save(target, data, redact=redact)
+
+    def _repr_mimebundle_(self, **_kwargs: Any) -> dict[str, Any]:
+        """The saved view only: a widget in a saved notebook is an error message later on."""
+        from kforge_nb.view.static import bundle
+
+        return bundle(self._source.document())
+
+    def _brief(self) -> dict[str, Any]:
+        """The run's own record, without its nodes."""
+        record = self._source.record
+        return record.run if record else self._source.document(details=False)
