@@ -168,6 +168,29 @@ static inline __attribute__((always_inline)) float kf_gelu_tanh(float x) {
   return x * kf_inverse_plus_one(-2.0f * u);
 }
 
+//@ quadrant: bits
+// sin(x + turn * pi/2) for |x| <= 1e6: x minus a multiple of pi/2, which is taken off in three parts.
+static inline __attribute__((always_inline)) float kf_quadrant(float x, uint32_t turn) {
+  const float shifted = __builtin_fmaf(x, 0.636619772f, 12582912.0f);
+  const float n = shifted - 12582912.0f;
+  const uint32_t quarter = kf_bits(shifted) - 0x4b400000u + turn;
+  float r = __builtin_fmaf(n, -0x1.921fb6p+0f, x);
+  r = __builtin_fmaf(n, 0x1.777a5cp-25f, r);
+  r = __builtin_fmaf(n, 0x1.ee59dap-50f, r);
+  const float z = r * r;
+  const float odd = r + r * (z * (-1.666665375e-01f + z * (8.332131431e-03f + z * -1.951083686e-04f)));
+  const float tail = 4.166664556e-02f + z * (-1.388730598e-03f + z * 2.443119956e-05f);
+  const float even = 1.0f - 0.5f * z + z * (z * tail);
+  const float value = (quarter & 1u) ? even : odd;
+  return kf_float(kf_bits(value) ^ ((quarter & 2u) << 30));
+}
+
+//@ sin: quadrant
+static inline __attribute__((always_inline)) float kf_sin(float x) { return kf_quadrant(x, 0u); }
+
+//@ cos: quadrant
+static inline __attribute__((always_inline)) float kf_cos(float x) { return kf_quadrant(x, 1u); }
+
 //@ from_bf16: bits
 static inline __attribute__((always_inline)) float kf_from_bf16(uint16_t x) {
   return kf_float((uint32_t)x << 16);

@@ -20,12 +20,17 @@ Scope = dict[int, str]
 
 @dataclass
 class Statements:
-    """Writes terms; ``needs`` collects the math functions, ``terms`` is the nest's."""
+    """Writes terms; ``needs`` collects the math functions, ``terms`` is the nest's.
+
+    ``near_angles`` is set while a loop is written whose angles are known to be moderate; elsewhere
+    sine and cosine are the library's, which take any angle.
+    """
 
     out: Writer
     inputs: Sequence[TensorSpec]
     terms: Terms
     needs: set[str] = field(default_factory=set)
+    near_angles: bool = False
 
     def define(
         self, roots: Sequence[Root], scope: Scope, symbols: Sequence[Sym] | None, depth: int
@@ -69,6 +74,8 @@ class Statements:
             position = int(term.name)
             dtype = self.inputs[position].dtype
             text = print_c.load(f"in{position}", dtype, index, self.needs)
+        elif term.name in ("sin", "cos") and term.ctype == "float" and not self.near_angles:
+            text = f"__builtin_{term.name}f({scope[id(term.args[0])]})"
         else:
             text = print_c.operation(term, [scope[id(arg)] for arg in term.args], self.needs)
         name = self.out.fresh("t")

@@ -10,6 +10,7 @@ from kforge_nb.candidates.recipes.generator.evaluate import Reduction
 from kforge_nb.candidates.recipes.generator.index import Ix, Sym
 from kforge_nb.candidates.recipes.generator.nest import Root
 from kforge_nb.candidates.recipes.generator.statements import Scope, Statements
+from kforge_nb.candidates.recipes.generator.terms import Term, walk
 from kforge_nb.candidates.recipes.generator.writer import Writer
 from kforge_nb.targets.target import TensorSpec
 
@@ -17,6 +18,7 @@ __all__ = ["Chunk", "Style", "VectorLoops"]
 
 TILE = 1024
 VECTOR = 16
+MODERATE_ANGLE = "1e6f"
 
 
 @dataclass(frozen=True, slots=True)
@@ -116,6 +118,10 @@ class VectorLoops:
         body: Callable[[Scope, Sequence[Root], str], None],
     ) -> None:
         """A vector loop; with sums and enough elements, in ``style.lanes`` lanes plus a rest."""
+        angles = [a for a in _angles(roots) if chunk.symbol in a.symbols]
+        if angles:
+            self._by_angle(chunk, angles, roots, scope, sums, body)
+            return
         lanes = self.style.lanes
         step = VECTOR * lanes
         if not sums or lanes < 2 or chunk.tiles or (chunk.length and chunk.length < 2 * step):
@@ -140,6 +146,32 @@ class VectorLoops:
                 self._out.line(accumulate.combine(reduction, part, f"{part}_{lane}"))
         if not chunk.length or chunk.length % step:
             self._plain(chunk, edge, chunk.high, roots, scope, sums, body)
+
+    def _by_angle(
+        self,
+        chunk: Chunk,
+        angles: list[Term],
+        roots: list[Root],
+        scope: Scope,
+        sums: list[tuple[Reduction, str]],
+        body: Callable[[Scope, Sequence[Root], str], None],
+    ) -> None:
+        """Sine and cosine: the vector form where all angles are moderate, else the library's."""
+        out, statements = self._out, self.statements
+        flag = out.fresh("far")
+        out.line(f"int32_t {flag} = 0;")
+        out.line(f"#pragma omp simd reduction(|:{flag})")
+        probes = [Root("angle", 0, angle) for angle in angles]
+        with out.block(_head(chunk.symbol.name, chunk.low, chunk.high)):
+            names = statements.define(probes, dict(scope), chunk.symbols, len(chunk.symbols))
+            for angle in angles:
+                out.line(f"{flag} |= __builtin_fabsf({names[id(angle)]}) > {MODERATE_ANGLE};")
+        with out.block(f"if ({flag})"):
+            self._plain(chunk, chunk.low, chunk.high, roots, scope, sums, body)
+        with out.block("else"):
+            statements.near_angles = True
+            self._plain(chunk, chunk.low, chunk.high, roots, scope, sums, body)
+            statements.near_angles = False
 
     def _quarter(self, chunk: Chunk, step: int) -> tuple[str, str]:
         """Length of one lane, and where the rest begins, as C text."""
@@ -289,6 +321,13 @@ class VectorLoops:
 
 def _head(name: str, low: str, high: str) -> str:
     return f"for (int64_t {name} = {low}; {name} < {high}; ++{name})"
+
+
+def _angles(roots: Sequence[Root]) -> list[Term]:
+    """What sines and cosines below ``roots`` are taken of."""
+    terms = walk(root.term for root in roots)
+    trig = [t for t in terms if t.kind == "op" and t.name in ("sin", "cos") and t.ctype == "float"]
+    return list({id(term.args[0]): term.args[0] for term in trig}.values())
 
 
 def _like(reduction: Reduction, kind: str) -> Reduction:
