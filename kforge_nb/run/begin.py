@@ -90,10 +90,11 @@ def go_on(run: Run, fn: Callable[[], Any] | None) -> Run:
         return run
     record.store.claim(record.id)
     options = OptimizeOptions.of(record.run["options"])
+    tools = make_tools(options)
     works = reload.works_of(record)
     workload = run.workload if fn is None else reload.watch_again(fn, works)
     before = float(record.store.entry(record.id, "seconds", 0.0))
-    Conductor(record, works, options, workload, make_tools(options), before).start()
+    Conductor(record, works, options, workload, tools, before).start()
     return run
 
 

@@ -31,13 +31,15 @@ __all__ = ["Run"]
 
 STOP_PATIENCE_S = 20.0
 
+_applied: dict[str, Applied] = {}
+"""What is applied in this process, by run id, so that every handle of a run can take it back."""
+
 
 class Run(RunView):
     """One optimize run. ``kforge_nb.optimize`` and ``kforge_nb.load_run`` make it."""
 
     def __init__(self, source: Source) -> None:
         super().__init__(source)
-        self._applied: Applied | None = None
         self._seen: Conductor | None = None
 
     def status(self) -> str:
@@ -118,16 +120,23 @@ class Run(RunView):
 
         kernels = self._accepted()
         chosen = self._modules(modules)
+        chosen_rest = self._rest(rest)
         self.undo()
         calls = self.workload.calls if self.workload else ()
-        self._applied = guard_apply.apply(chosen, kernels, self._rest(rest), calls=calls)
-        return self._applied
+        applied = guard_apply.apply(chosen, kernels, chosen_rest, calls=calls)
+        _applied[self.id] = applied
+        return applied
 
     def undo(self) -> None:
         """Takes back what ``apply`` did; does nothing where nothing was applied."""
-        if self._applied is not None:
-            self._applied.undo()
-            self._applied = None
+        applied = _applied.pop(self.id, None)
+        if applied is not None:
+            applied.undo()
+
+    def counters(self) -> dict[str, Any]:
+        """Launches and fallbacks with their reasons since ``apply``; empty where nothing is."""
+        applied = _applied.get(self.id)
+        return applied.counters() if applied is not None else {}
 
     def compile(self, model: torch.nn.Module, *, rest: str = "auto") -> Any:
         """A compiled copy of ``model`` with the installed kernels; the model is not touched."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shutil
 from typing import TYPE_CHECKING, Any
 
 from kforge_nb.run.conductor import Tools
@@ -40,7 +41,9 @@ def _judge(options: OptimizeOptions) -> Any:
             threads=torch.get_num_threads(),
             patience=options.patience,
         )
-        return Judge(settings, record.folder / "judge")
+        folder = record.folder / "judge"
+        shutil.rmtree(folder, ignore_errors=True)  # what a killed session left behind
+        return Judge(settings, folder)
 
     return opened
 

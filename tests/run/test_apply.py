@@ -85,7 +85,8 @@ def test_apply_runs_the_kernel_and_undo_brings_the_original_back(decided, model)
 
     torch.testing.assert_close(result, expected)
     assert applied.counters()["launches"] == launched + 1
-    run.undo()
+    Run(StoreSource(run.record)).undo()
+    assert run.counters() == {}
     assert model._compiled_call_impl is before
     assert torch.equal(model(x), expected)
 
