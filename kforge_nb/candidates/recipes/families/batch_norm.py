@@ -108,7 +108,7 @@ def _batch_formula(op: Op) -> Value | None:
     if any((p is None) != (v is None) for p, v in zip(parts, given, strict=True)):
         return None
     mean, var, weight, bias = parts
-    if mean is None or var is None:
+    if mean is None or var is None or not isinstance(op.args["eps"], int | float):
         return None
     shifted = binary("add", var, float(op.args["eps"]), var)
     scale: Value = Op("rsqrt", {"input": shifted}, meta_like(var))

@@ -172,14 +172,14 @@ def _plan(target: Target) -> _Plan | None:
     if len(shape) < 3 or 0 in shape or any(spec.shape != shape for spec in target.outputs):
         return None
     core = _take_out_weights(program, op, x)
-    if core is None or not isinstance(groups, int):
+    eps = op.args["eps"]
+    if core is None or not isinstance(groups, int) or not isinstance(eps, int | float):
         return None
-    eps = float(op.args["eps"])
     code = _code(target, program, core, shape, planes=True)
     if code is not None:
-        return _Plan(code, shape, groups, eps, planes=True)
+        return _Plan(code, shape, groups, float(eps), planes=True)
     code = _code(target, program, core, shape, planes=False)
-    return None if code is None else _Plan(code, shape, groups, eps, planes=False)
+    return None if code is None else _Plan(code, shape, groups, float(eps), planes=False)
 
 
 def _take_out_weights(program: Program, op: Op, x: Value) -> Op | None:

@@ -184,6 +184,8 @@ def _layer_norm(program: Program) -> _Core | None:
     op = program.only("layer_norm")
     if op is None or not isinstance(op.args["input"], Leaf | Op):
         return None
+    if not isinstance(op.args["eps"], int | float):
+        return None
     return _affine(program, op, float(op.args["eps"]), len(_shape(op)), "layer_norm")
 
 
@@ -200,6 +202,8 @@ def _rms_norm(program: Program) -> _Core | None:
     if not isinstance(source, Leaf | Op):
         return None
     eps = op.args["eps"]
+    if not isinstance(eps, int | float | None):
+        return None
     # Without an epsilon torch takes that of the type it computes in.
     eps = torch.finfo(torch.float32).eps if eps is None else float(eps)
     return _affine(program, op, eps, len(_shape(op)), "rms_norm")
