@@ -17,6 +17,7 @@ from kforge_nb.candidates.candidate import Candidate
 from kforge_nb.candidates.recipes.family import Match, default_params
 from kforge_nb.candidates.recipes.generator import GENERATOR, why_not
 from kforge_nb.compilers import cpp
+from kforge_nb.judge.policy import inspect_library, scan_source
 from kforge_nb.targets.float64 import reference
 from kforge_nb.targets.target import Target
 from tests.candidates.random_graphs import Program, programs
@@ -78,7 +79,7 @@ def program_holds(program: Program, cache: Path) -> None:
 
 
 RANDOM = settings(
-    max_examples=25,
+    max_examples=16,
     deadline=None,
     derandomize=True,
     suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture],
@@ -389,3 +390,15 @@ def test_match_is_the_families_protocol() -> None:
 
     assert candidate.origin == {"proposer": "recipes", "recipe": "generated", "params": params}
     assert candidate.plan.kernels[0].args == ("in0", "in1", "out0", "i32:nthreads")
+
+
+@pytest.mark.parametrize("name", ["rms bf16", "group norm", "rotary", "long row"])
+def test_sources_pass_the_policy(name: str, cache: Path) -> None:
+    """Nothing that the generator writes or links is even suspicious to the judge."""
+    fn, inputs = CASES[name]
+    candidate = generated(make_target(fn, *inputs), stream=True)
+    built = cpp.build(candidate.source, "kforge_region", cache=cache)
+    assert isinstance(built, cpp.Built)
+
+    assert scan_source(candidate.source) == []
+    assert inspect_library(built.library, "kforge_region") == []
