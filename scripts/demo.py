@@ -16,7 +16,7 @@ import nbformat
 from jupyter_client.kernelspec import KernelSpecManager
 from jupyter_client.manager import AsyncKernelManager
 from nbclient import NotebookClient
-from nbclient.exceptions import CellExecutionError
+from nbclient.exceptions import CellExecutionError, DeadKernelError
 
 ROOT = Path(__file__).resolve().parents[1]
 NOTEBOOK = ROOT / "notebooks" / "quickstart.ipynb"
@@ -42,8 +42,8 @@ def main() -> int:
         )
         try:
             client.execute()
-        except CellExecutionError as error:
-            print(error, file=sys.stderr)
+        except (CellExecutionError, DeadKernelError) as error:
+            print(f"The notebook did not run through: {error}", file=sys.stderr)
             return 1
         finally:
             nbformat.write(notebook, KEPT / NOTEBOOK.name)
