@@ -198,3 +198,41 @@ def test_fake_and_traced_observation_agree_with_the_real_one(captured):
 def _partition(rows):
     seen: dict[int, int] = {}
     return [tuple(seen.setdefault(r, len(seen)) for r in row) for row in rows]
+
+
+def test_a_module_that_writes_to_its_input_is_not_cut_whole(captured, same_bits):
+    """Its body writes to a tensor that is not its own, though only the product leaves it."""
+
+    class Doubles(torch.nn.Module):
+        def forward(self, x):
+            x.mul_(2)
+            return torch.exp(x)
+
+    class Outer(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = Doubles()
+
+        def forward(self, x):
+            return self.inner(x) + x
+
+    graph = captured(Outer(), torch.randn(4, 8))
+    cuts = cut(graph.gm, graph.example_inputs, "module")
+    assert all(n.target != "mul_" for c in cuts for n in c.nodes)
+    same_bits(graph, cuts)
+
+
+def test_one_tensor_under_two_names_is_handed_out_once(captured, same_bits):
+    """``z = y.add_(1)`` and ``y`` are the same tensor for the caller, also after rewriting."""
+
+    def fn(x):
+        y = torch.exp(x) * 2
+        z = y.add_(1)
+        return y, z, torch.matmul(z, y)
+
+    graph = captured(fn, torch.randn(4, 4))
+    rewritten = same_bits(graph, cut(graph.gm, graph.example_inputs))
+    calls = [n for n in rewritten.graph.nodes if n.op == "call_module"]
+    outputs = rewritten(torch.randn(4, 4))
+    assert calls
+    assert outputs[0].data_ptr() == outputs[1].data_ptr()
