@@ -1,0 +1,84 @@
+"""Every CUDA recipe compiles for three generations of GPUs, in every dtype, with a valid plan."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+import torch
+
+from kforge_nb.candidates.plan import plan_from_document, plan_to_document, validate
+from kforge_nb.candidates.recipes.cuda import cuda_families
+from kforge_nb.candidates.recipes.family import default_params
+from kforge_nb.compilers.nvrtc import CudaBuilt, build_cuda
+from tests.cuda.targets import CASES, GENERATED, case, find, on_cuda
+
+DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
+# One case of each family, for the architectures on which the others are not compiled as well.
+ONE_EACH = (
+    "softmax-upcast", "log-softmax", "residual-layer-norm", "gemma-rms-norm", "group-norm-silu",
+    "group-norm-last", "batch-norm-add-relu", "gelu-tanh", "rotary", "max-pool", "gated-residual",
+    "norm-rotary",
+)  # fmt: skip
+
+
+def compiled(name: str, dtype: torch.dtype, arch: str, cache: Path) -> None:
+    target = on_cuda(case(name, dtype)[0])
+    family, match = find(target)
+    candidate = family.emit(match, default_params(family, match))
+    assert candidate.language == "cuda"
+    validate(candidate.plan, "cuda", target.inputs, target.outputs)
+    entries = tuple(kernel.name for kernel in candidate.plan.kernels)
+    built = build_cuda(candidate.source, entries, cache=cache, arch=arch)
+    assert isinstance(built, CudaBuilt), f"{built.distilled}\n{candidate.source}"
+    assert all(r.registers * _threads(candidate) <= 65536 for r in built.resources.values())
+
+
+def _threads(candidate: object) -> int:
+    return max(int(kernel.block[0]) for kernel in candidate.plan.kernels)  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", [*CASES, *GENERATED])
+def test_for_hopper(name: str, dtype: str, nvrtc_cache: Path) -> None:
+    """Each case's best guess compiles for sm_90 and fits a multiprocessor's registers."""
+    compiled(name, DTYPES[dtype], "sm_90", nvrtc_cache)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_120"])
+@pytest.mark.parametrize("dtype", DTYPES)
+@pytest.mark.parametrize("name", ONE_EACH)
+def test_for_other_gpus(name: str, dtype: str, arch: str, nvrtc_cache: Path) -> None:
+    """Each family compiles for an older and a newer generation as well."""
+    compiled(name, DTYPES[dtype], arch, nvrtc_cache)
+
+
+@pytest.mark.parametrize("name", [*CASES, *GENERATED])
+def test_every_single_move_has_a_valid_plan(name: str) -> None:
+    """Each value of each parameter gives a plan that the contract allows and a file can hold."""
+    target = on_cuda(case(name, torch.bfloat16)[0])
+    family, match = find(target)
+    start = default_params(family, match)
+    for parameter, values in family.parameters(match).items():
+        for value in values:
+            candidate = family.emit(match, {**start, parameter: value})
+            validate(candidate.plan, "cuda", target.inputs, target.outputs)
+            assert plan_from_document(plan_to_document(candidate.plan)) == candidate.plan
+            assert candidate.origin["params"][parameter] == value
+
+
+def test_recipes_are_deterministic() -> None:
+    """The same target and parameters give the same source: the cache and the search rest on it."""
+    target = on_cuda(case("group-norm-silu", torch.bfloat16)[0])
+    family, match = find(target)
+    params = default_params(family, match)
+    assert family.emit(match, params).digest == family.emit(match, params).digest
+
+
+def test_targets_elsewhere_are_left_alone() -> None:
+    """A target on the CPU, or on two devices, has no CUDA recipe."""
+    target, _ = case("softmax", torch.float32)
+    assert not any(family.match(target) for family in cuda_families())
+    mixed = on_cuda(target)
+    mixed.outputs = target.outputs
+    assert not any(family.match(mixed) for family in cuda_families())
