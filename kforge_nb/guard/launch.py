@@ -9,7 +9,6 @@ outputs with it on the first calls.
 from __future__ import annotations
 
 import ctypes
-import struct
 import threading
 import warnings
 from contextlib import contextmanager
@@ -21,6 +20,7 @@ import torch
 from kforge_nb.candidates.plan import resolve, validate
 from kforge_nb.errors import BadInput, ContractBreach
 from kforge_nb.guard import native
+from kforge_nb.guard.layout import encode
 from kforge_nb.guard.shadow import difference
 
 if TYPE_CHECKING:
@@ -30,7 +30,6 @@ if TYPE_CHECKING:
     from torch import fx
 
     from kforge_nb.candidates.candidate import Candidate
-    from kforge_nb.candidates.plan import Arg, ResolvedPlan
     from kforge_nb.targets.target import TensorSpec
 
 __all__ = [
@@ -58,10 +57,8 @@ REASONS = {
     7: "the kill switch is on",
     8: "disabled after a mismatch",
 }
-ALIGNMENT = 64
 SHADOW_CALLS = 2
 _QUIET = {7, 8}  # what the user asked for, and what has had its own warning, is no news
-_KIND = {"input": 0, "output": 1, "scratch": 2, "nthreads": 5}
 
 
 @dataclass(slots=True)
@@ -201,64 +198,6 @@ def _entry(library: Path, entry: str) -> int:
         return native.entry_address(library, entry)
     except (OSError, AttributeError) as problem:
         raise ContractBreach(f"{library.name} has no usable entry {entry!r}: {problem}") from None
-
-
-def encode(
-    module: ctypes.CDLL,
-    plan: ResolvedPlan,
-    inputs: Sequence[TensorSpec],
-    outputs: Sequence[TensorSpec],
-) -> list[int]:
-    """The flat numbers that ``kforge_add`` reads: inputs, outputs, scratch, arguments."""
-    words = [len(inputs)]
-    for spec in inputs:
-        words += _spec(module, spec.dtype, spec.device, spec.shape, spec.stride)
-    words.append(len(outputs))
-    for spec in outputs:
-        words += _spec(module, spec.dtype, spec.device, spec.shape, spec.stride)
-    words.append(len(plan.scratch))
-    device = (outputs or inputs)[0].device
-    for buffer in plan.scratch.values():
-        words.append(int(buffer.init == "zero"))
-        words += _spec(module, buffer.dtype, device, buffer.shape, _contiguous(buffer.shape))
-    args = plan.calls[0].args
-    words.append(len(args))
-    names = list(plan.scratch)
-    for arg in args:
-        words += _argument(arg, names)
-    return words
-
-
-def _spec(
-    module: ctypes.CDLL, dtype: str, device: str, shape: Sequence[int], stride: Sequence[int]
-) -> list[int]:
-    code = module.kforge_dtype(dtype.encode())
-    kind, _, index = device.partition(":")
-    device_code = module.kforge_device(kind.encode())
-    if code < 0 or device_code < 0:
-        raise ContractBreach(f"kernels cannot take tensors of dtype {dtype} on {device}")
-    where = int(index or (0 if kind == "cuda" else -1))
-    return [code, device_code, where, ALIGNMENT, len(shape), *shape, *stride]
-
-
-def _contiguous(shape: Sequence[int]) -> list[int]:
-    strides, step = [], 1
-    for size in reversed(shape):
-        strides.append(step)
-        step *= max(size, 1)
-    return strides[::-1]
-
-
-def _argument(arg: Arg, scratch: list[str]) -> tuple[int, int]:
-    kind, *rest = arg
-    value: Any = rest[0] if rest else 0
-    if kind == "scratch":
-        return 2, scratch.index(str(value))
-    if kind in ("i64", "i32"):
-        return 3, int(value)
-    if kind in ("f32", "f64"):
-        return 4, struct.unpack("<q", struct.pack("<d", float(value)))[0]
-    return _KIND[str(kind)], int(value)
 
 
 def _fake(inputs: list[torch.Tensor], handle: int) -> list[torch.Tensor]:
