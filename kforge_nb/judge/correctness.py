@@ -3,8 +3,10 @@
 An element may be off by ``FACTOR`` times the error that eager itself makes in its row, plus
 ``ULPS`` units in the last place of the output's dtype at the element, plus ``ULPS`` units of the
 arithmetic's precision at the scale of the row. Eager's error in a row is the worst of that row, or
-what eager's errors are in nearly all rows in proportion to their scale, whichever is more: eager
-must not set a budget by luck. Where the target sums ``n`` numbers, their sum may be taken in any
+what eager's errors are in nearly all rows in proportion to their scale, or what they are in nearly
+all rows of the same plane (the last two dimensions), whichever is most: eager must not set a budget
+by luck, and a row that an activation cut down to little still comes from numbers of its plane's
+size. Where the target sums ``n`` numbers, their sum may be taken in any
 order, one by one if need be: ``SUM * sqrt(n)`` more units, times how much larger the numbers are
 than their spread (``Terms``). An approximation, a lower precision or a dropped term is far outside.
 NaNs and infinities must stand where eager has them, integers and booleans must be equal.
@@ -65,11 +67,15 @@ class Expected:
 
 @dataclass(frozen=True, slots=True)
 class OutputCheck:
-    """Verdict on one output: figure for the evaluation, what is wrong, and the worst elements."""
+    """Verdict on one output: figure for the evaluation, what is wrong, and the worst elements.
+
+    ``excess`` is how many times over the budget the worst element is (1: just inside).
+    """
 
     figure: ErrorFigure
     wrong: str | None
     worst: tuple[dict[str, Any], ...]
+    excess: float = 1.0
 
 
 def expect(reference: torch.Tensor, eager: torch.Tensor, terms: Terms = Terms()) -> Expected:
@@ -108,6 +114,8 @@ def _tolerance(
         worst = error.amax(-1, keepdim=True)
         row = magnitude.square().mean(-1, keepdim=True).sqrt()
         worst = torch.maximum(worst, _usual(worst, row) * row)
+        if error.dim() >= 3 and error.shape[-2] > 1:
+            worst = torch.maximum(worst, worst.quantile(0.9, dim=-2, keepdim=True))
     rounding = (1.0 if info.eps > 1e-4 else ULPS) * info.eps * magnitude
     sums = work * (ULPS * row + terms.units * torch.maximum(row, magnitude))
     return FACTOR * worst + rounding + sums + 4 * info.tiny
@@ -161,7 +169,13 @@ def check_output(expected: Expected, got: torch.Tensor, output: str, case: str) 
     figure = ErrorFigure(
         output, case, _figure(finite, _scale(magnitude)), expected.eager_error, expected.budget
     )
-    return OutputCheck(figure, wrong, _worst(bad, got, expected, output, case) if count else ())
+    if wrong is None:
+        return OutputCheck(figure, None, ())
+    excess = torch.nan_to_num(error / expected.tolerance, nan=float("inf"))[bad].max()
+    if expected.special is not None and bool((bad & expected.special).any()):
+        excess = torch.tensor(float("inf"))
+    worst = _worst(bad, got, expected, output, case)
+    return OutputCheck(figure, wrong, worst, float(excess))
 
 
 def _check_equal(expected: Expected, got: torch.Tensor, output: str, case: str) -> OutputCheck:
@@ -171,7 +185,7 @@ def _check_equal(expected: Expected, got: torch.Tensor, output: str, case: str) 
     if not count:
         return OutputCheck(figure, None, ())
     words = f"{output} differs from eager in {count} of {bad.numel()} elements on {case}"
-    return OutputCheck(figure, words, _worst(bad, got, expected, output, case))
+    return OutputCheck(figure, words, _worst(bad, got, expected, output, case), math.inf)
 
 
 def _words(

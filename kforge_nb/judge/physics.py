@@ -10,6 +10,7 @@ from kforge_nb.targets.target import Target, TensorSpec
 __all__ = ["floor_seconds", "moved_bytes"]
 
 _SLACK = 2.0  # how much faster than the calibrated copy reading or writing alone may be
+_LEAST_FAR, _LEAST_NEAR = 25.0, 100.0  # GB/s that any machine may have, whatever was calibrated
 _SPARSE = frozenset({"other", "pooling"})  # families that need not read every input element
 
 
@@ -28,13 +29,13 @@ def floor_seconds(target: Target, rotated_bytes: int, calibration: Calibration) 
 
     Inputs come from ``rotated_bytes`` of memory that timed calls go through in turn, so the copy of
     that size was calibrated for them; outputs may stay in the nearest cache, so the fastest copy of
-    any size is.
+    any size is. A calibration taken while other programs kept the machine busy is far too low, and
+    an honest kernel must not look impossible for it: the speeds have a floor of their own.
     """
     speeds = {**calibration.bandwidth_by_bytes} or {0: calibration.bandwidth_gbs}
     fitting = [size for size in speeds if size <= rotated_bytes] or [min(speeds)]
-    far, near = speeds[max(fitting)], max(speeds.values())
-    if far <= 0 or near <= 0:
-        return 0.0
+    far = max(speeds[max(fitting)], _LEAST_FAR)
+    near = max(_LEAST_NEAR, *speeds.values())
     outputs = _bytes(target.outputs)
     inputs = moved_bytes(target) - outputs
     return (inputs / far + outputs / near) * 1e-9 / _SLACK

@@ -41,6 +41,29 @@ def test_one_wrong_element_is_found_anywhere(row):
     assert found.worst[0]["index"] == [row, 77]
 
 
+def test_rows_cut_down_by_an_activation_keep_their_plane_s_budget():
+    """After relu a row may hold one small number; it still came from cancelling larger ones."""
+    x = torch.randn(2, 8, 40, 40)
+
+    def function(t):
+        return torch.relu(t * 1.7 - 2.9)
+
+    e = _expected(x, function)
+    fused = torch.relu((x.double() * 1.7).float().double() - 2.9).float()
+    other = torch.relu(torch.addcmul(torch.tensor(-2.9), x, torch.tensor(1.7)))
+    for got in (fused, other):
+        assert check_output(e, got, "out0", "x").wrong is None
+    assert check_output(e, got + (got > 0) * 1e-4, "out0", "x").wrong
+
+
+def test_how_far_outside_is_known():
+    """Barely outside and never computed are told apart."""
+    x = torch.ones(4, 4)
+    e = _expected(x, lambda t: t)
+    assert 1 < check_output(e, x * (1 + 4e-6), "out0", "x").excess < 10
+    assert check_output(e, x * 0, "out0", "x").excess > 1000
+
+
 def test_unwritten_memory_is_said_to_be():
     """Poison that was never overwritten is named in the reason."""
     x = torch.randn(8, 8)
