@@ -13,6 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -30,8 +31,8 @@ from kforge_nb.targets.float64 import reference
 
 __all__ = ["main"]
 
-ROUNDS = 40
 WANTED_US = 2500.0
+_POOL = ThreadPoolExecutor(12)
 
 
 @dataclass(slots=True)
@@ -66,6 +67,7 @@ class Bench:
         self.target = make_target(case.fn, self.inputs, case.name)
         self.exact = reference(self.target.graph, self.inputs)
         self.eager_error = self._error(self._flat(case.fn(*self.inputs)))
+        self.seen: set[str] = set()
         self.repeats = 8
         empty = capture(None, flush, self.repeats)
         self.empty = min(rounds({"x": empty}, self.repeats, 7)["x"])
@@ -111,57 +113,37 @@ class Bench:
         return Try(family.name, params, launch, error, us, registers, spills)
 
     def search(self) -> tuple[Try | None, list[str], int]:
-        """The best of a few parameter sets: each parameter in turn, from the best so far."""
-        wrong: list[str] = []
-        best: Try | None = None
-        count = 0
-        for family in cuda_families():
-            match = family.match(self.target)
-            if match is None:
-                continue
-            start = default_params(family, match)
-            best, count = self._climb(family, match, start, wrong)
-            if best is not None:
-                break
-        return best, wrong, count
+        """The best of a few parameter sets: every single change of the best guess, then mixtures.
 
-    def _climb(
-        self, family: Any, match: Any, params: dict[str, Any], wrong: list[str]
-    ) -> tuple[Try | None, int]:
-        tried: dict[str, Try | str] = {}
+        Mixtures put together the changes that won by themselves, the largest gains first.
+        """
+        known = find(self.target)
+        if known is None:
+            return None, [], 0
+        family, match = known
+        sets = single_changes(family, match)[: self.options.tries]
+        found = self._all(family, match, sets)
+        good = [(t, p) for t, p in found if isinstance(t, Try)]
+        start = good[0][0].us if good and good[0][1] == sets[0] else float("inf")
+        more = _mixtures(sets[0], [(t.us, p) for t, p in good], start)
+        found += self._all(family, match, more)
+        good = [(t, p) for t, p in found if isinstance(t, Try)]
+        wrong = [f"{family.name} {p}: {t}" for t, p in found if isinstance(t, str)]
+        best = min((t for t, _ in good), key=lambda t: t.us, default=None)
+        return best, wrong, len(found)
 
-        def one(chosen: dict[str, Any]) -> Try | str:
-            key = family.emit(match, chosen).digest  # some parameters change nothing for some
-            if key not in tried:
-                tried[key] = self.attempt(family, match, chosen)
-                if isinstance(tried[key], str):
-                    wrong.append(f"{family.name} {chosen}: {tried[key]}")
-            return tried[key]
-
-        values = family.parameters(match)
-        first = one(params)
-        best = first if isinstance(first, Try) else None
-        for name, choices in values.items():
-            if len(tried) >= self.options.tries:
-                break
-            at = best.params if best else params
-            changed = [{**at, name: value} for value in choices[1:] if value != at[name]]
-            if at[name] != choices[0]:
-                changed.append({**at, name: choices[0]})
-            self._compile_ahead(family, match, changed)
-            for chosen in changed[: max(0, self.options.tries - len(tried))]:
-                found = one(chosen)
-                if isinstance(found, Try) and (best is None or found.us < best.us):
-                    best = found
-        return best, len(tried)
-
-    def _compile_ahead(self, family: Any, match: Any, sets: list[dict[str, Any]]) -> None:
-        """Fill the cache with all of them at once; the processes run side by side."""
-        candidates = [family.emit(match, params) for params in sets]
-        with ThreadPoolExecutor(8) as pool:
-            for candidate in candidates:
-                names = tuple(kernel.name for kernel in candidate.plan.kernels)
-                pool.submit(build_cuda, candidate.source, names, cache=self.options.cache)
+    def _all(
+        self, family: Any, match: Any, sets: list[dict[str, Any]]
+    ) -> list[tuple[Try | str, dict[str, Any]]]:
+        """Every set that makes a source of its own, built side by side, then tried in turn."""
+        distinct: dict[str, dict[str, Any]] = {}
+        for params in sets:
+            digest = family.emit(match, params).digest
+            if digest not in self.seen:
+                distinct.setdefault(digest, params)
+        self.seen |= set(distinct)
+        build_ahead(family, match, list(distinct.values()), self.options.cache, wait=True)
+        return [(self.attempt(family, match, params), params) for params in distinct.values()]
 
     def measure(self, best: Try) -> dict[str, Any]:
         """The chosen kernel beside eager and torch.compile, on fresh samples."""
@@ -195,6 +177,63 @@ class Bench:
             compiled(*self.inputs)
         torch.cuda.synchronize()
         return lambda: compiled(*self.inputs)
+
+
+def find(target: Any) -> tuple[Any, Any] | None:
+    """The first CUDA family that takes the target, and its match."""
+    for family in cuda_families():
+        match = family.match(target)
+        if match is not None:
+            return family, match
+    return None
+
+
+def single_changes(family: Any, match: Any) -> list[dict[str, Any]]:
+    """The best guess, then every set that differs from it in one parameter."""
+    start = default_params(family, match)
+    values = family.parameters(match)
+    return [start, *({**start, n: v} for n, options in values.items() for v in options[1:])]
+
+
+def _mixtures(
+    start: dict[str, Any], timed: list[tuple[float, dict[str, Any]]], us: float
+) -> list[dict[str, Any]]:
+    """Sets with several of the changes that gained, at most eight."""
+    gains: dict[str, tuple[float, Any]] = {}
+    for found, params in timed:
+        for name, value in params.items():
+            best = gains.get(name, (us * 0.995, None))[0]
+            if value != start[name] and found < best:
+                gains[name] = (found, value)
+    ranked = sorted(gains, key=lambda name: gains[name][0])
+    mixed = [
+        {**start, **{name: gains[name][1] for name in ranked[:count]}}
+        for count in range(2, len(ranked) + 1)
+    ]
+    mixed += [{**start, **{n: gains[n][1] for n in (ranked[0], other)}} for other in ranked[2:]]
+    return mixed[:8]
+
+
+def build_ahead(
+    family: Any, match: Any, sets: list[dict[str, Any]], cache: Path, *, wait: bool
+) -> None:
+    """Fill the cache of cubins; the compilers run side by side in processes of their own."""
+    waiting = []
+    for params in sets:
+        candidate = family.emit(match, params)
+        names = tuple(kernel.name for kernel in candidate.plan.kernels)
+        waiting.append(_POOL.submit(build_cuda, candidate.source, names, cache=cache))
+    if wait:
+        for future in waiting:
+            future.exception()  # a failure is met, and named, when the candidate is tried
+
+
+def prepare(case: Case, options: Options) -> None:
+    """Start compiling what a later case will try first."""
+    known = find(make_target(case.fn, case.build("cuda"), case.name))
+    if known is not None:
+        sets = single_changes(*known)[: options.tries]
+        build_ahead(*known, sets, options.cache, wait=False)
 
 
 def _poison(outputs: list[torch.Tensor], loaded: LoadedPlan) -> None:
@@ -237,9 +276,13 @@ def main() -> int:
     torch.manual_seed(0)
     with Path(request["out"]).open("a", buffering=1) as out, torch.inference_mode():
         flush = Flush(options.cache)
-        for name in request["cases"]:
+        names = request["cases"]
+        for name, following in zip(names, [*names[1:], None], strict=True):
             out.write(json.dumps({"begin": name}) + "\n")
             try:
+                if following is not None:
+                    with suppress(Exception):  # it is met again, and named, in its own turn
+                        prepare(known[following], options)
                 found = run_case(known[name], flush, options)
             except torch.AcceleratorError:
                 raise  # the context is gone: the table's process starts another

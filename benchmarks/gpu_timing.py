@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from benchmarks.timing import Comparison, compare
+from kforge_nb.compilers.cupy_raw import torch_stream
 
 __all__ = ["Flush", "against", "capture", "copy_bandwidth", "quick_us", "rounds"]
 
@@ -40,6 +41,7 @@ class Flush:
 
     def __init__(self, cache: Path) -> None:
         import cupy
+        import numpy as np
 
         from kforge_nb.compilers.nvrtc import CudaBuilt, build_cuda
 
@@ -53,13 +55,15 @@ class Flush:
         module = cupy.cuda.function.Module()
         module.load(built.cubin.read_bytes())
         self._function = module.get_function("flush")
-        self._stream_of = cupy.cuda.Stream.from_external
+        self._args = (
+            np.uint64(self.buffer.data_ptr()),
+            np.uint64(self.sink.data_ptr()),
+            np.int64(self.buffer.numel() // 4),
+        )
 
     def __call__(self) -> None:
         """Launch on torch's current stream."""
-        stream = self._stream_of(torch.cuda.current_stream())
-        args = (self.buffer.data_ptr(), self.sink.data_ptr(), self.buffer.numel() // 4)
-        self._function((self.blocks,), (256,), args, 0, stream=stream)
+        self._function((self.blocks,), (256,), self._args, 0, stream=torch_stream())
 
 
 def capture(call: Call | None, flush: Flush, repeats: int) -> torch.cuda.CUDAGraph:

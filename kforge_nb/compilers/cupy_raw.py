@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from kforge_nb.candidates.candidate import Candidate
     from kforge_nb.candidates.plan import Arg, ResolvedPlan
 
-__all__ = ["LoadedPlan", "load_plan"]
+__all__ = ["LoadedPlan", "load_plan", "torch_stream"]
 
 _STATIC_SHARED = 48 << 10
 _MAX_DYNAMIC_SHARED = 8  # CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
@@ -56,9 +56,6 @@ class LoadedPlan:
         self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
     ) -> Callable[[], None]:
         """A call that launches on these tensors; the scratch is allocated here, once."""
-        import cupy
-        import torch
-
         scratch = self.scratch(outputs[0].device)
         zeroed = [scratch[n] for n, s in self.plan.scratch.items() if s.init == "zero"]
         launches = [
@@ -67,8 +64,7 @@ class LoadedPlan:
         ]
 
         def launch() -> None:
-            current = torch.cuda.current_stream()
-            stream = cupy.cuda.Stream.from_external(current)
+            stream = torch_stream()
             for buffer in zeroed:
                 buffer.zero_()
             for function, call, args in launches:
@@ -89,6 +85,17 @@ class LoadedPlan:
                 dtype = getattr(torch, buffer.dtype)
                 self._scratch[name] = torch.empty(buffer.shape, dtype=dtype, device=device)
         return self._scratch
+
+
+def torch_stream() -> Any:
+    """Torch's current stream, as CuPy takes it."""
+    import cupy
+    import torch
+
+    current = torch.cuda.current_stream()
+    if hasattr(current, "__cuda_stream__"):
+        return cupy.cuda.Stream.from_external(current)
+    return cupy.cuda.ExternalStream(current.cuda_stream)  # torch before it knew that protocol
 
 
 def load_plan(
@@ -138,11 +145,11 @@ def _argument(
 
     match arg:
         case ("input", int(position)):
-            return inputs[position].data_ptr()
+            return np.uint64(inputs[position].data_ptr())
         case ("output", int(position)):
-            return outputs[position].data_ptr()
+            return np.uint64(outputs[position].data_ptr())
         case ("scratch", str(name)):
-            return scratch[name].data_ptr()
+            return np.uint64(scratch[name].data_ptr())
         case ("i64", value):
             return np.int64(value)
         case ("i32", value):

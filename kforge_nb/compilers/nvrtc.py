@@ -125,8 +125,9 @@ def _wheel_folders() -> list[Path]:
         return []
     places = list(spec.submodule_search_locations or []) if spec is not None else []
     found = [folder for place in places for folder in Path(place).glob("cu[0-9]*")]
+    found.sort(key=lambda folder: folder.name, reverse=True)
     found += [Path(p) / name for p in places for name in ("cuda_nvrtc", "cuda_runtime")]
-    return sorted((f for f in found if f.is_dir()), reverse=True)
+    return [folder for folder in found if folder.is_dir()]
 
 
 def _identity(file: Path) -> str:
