@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any
 
 from kforge_nb.compilers import cpp
 from kforge_nb.errors import MissingTool
-from kforge_nb.judge.evaluation import Verdict
 from kforge_nb.run.reload import target_of
 from kforge_nb.settings import cache_dir
 
@@ -61,11 +60,9 @@ def installed_kernels(record: Record) -> list[Accepted]:
 
 
 def _winner(work: Work) -> str | None:
-    """The node of a target's accepted candidate, if there is one."""
-    best = work.tree.best()
-    if best is None or best.evaluation is None:
-        return None
-    return best.id if best.evaluation.verdict is Verdict.ACCEPTED else None
+    """The node whose gain was confirmed on fresh samples, if there is one."""
+    node_id = work.confirmed
+    return node_id if node_id is not None and work.accepted(node_id) else None
 
 
 def _kernel(record: Record, target: Target, node_id: str) -> Accepted:

@@ -13,7 +13,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from kforge_nb.errors import KForgeError, MissingTool, StoreError
-from kforge_nb.judge.evaluation import Evaluation, Verdict
+from kforge_nb.judge.evaluation import Evaluation
 from kforge_nb.proposers.protocol import Refusal
 from kforge_nb.run import facts
 from kforge_nb.run.flights import Flight, Flights
@@ -99,6 +99,9 @@ class Search:
         self._submit_handed(handed)
         while self._flights:
             self._land()
+        work = self._work(handed.target)
+        if work.tree.best() is work.tree.find(handed.candidate.digest):
+            self._confirm(work)
 
     # -- one step ---------------------------------------------------------------------------
 
@@ -204,22 +207,28 @@ class Search:
         """Confirms the winner on fresh samples and closes the target."""
         if not work.open:
             return
-        for _ in range(CONFIRM_AT_MOST):
-            best = work.tree.best()
-            evaluation = best.evaluation if best else None
-            if best is None or evaluation is None or evaluation.verdict is not Verdict.ACCEPTED:
-                break
-            fresh = self._confirmed(work, best.id)
-            if fresh.verdict is Verdict.ACCEPTED:
-                work.confirmed = best.id
-                break
-        best = work.tree.best()
+        self._confirm(work)
         self.benches.drop(work.index)
-        work.set("done", reason, best=work.confirmed or (best.id if best else None))
+        work.set("done", reason)
         self._show(f"target {work.index} is done: {reason}")
 
-    def _confirmed(self, work: Work, node_id: str) -> Evaluation:
-        """The node's evaluation on fresh samples, which from now on is the one to show."""
+    def _confirm(self, work: Work) -> None:
+        """Times the best again, and what then looks better, before one of them is the winner."""
+        tried = {work.confirmed} - {None}
+        for _ in range(CONFIRM_AT_MOST):
+            best = work.tree.best()
+            if best is None or best.id in tried or not work.accepted(best.id):
+                break
+            tried.add(best.id)
+            self._time_again(work, best.id)
+        winners = [node_id for node_id in tried if node_id and work.accepted(node_id)]
+        work.confirmed = max(winners, key=work.speedup, default=None)
+        best = work.tree.best()
+        shown = work.confirmed or (best.id if best else None)
+        self.record.set_target(work.index, best=shown)
+
+    def _time_again(self, work: Work, node_id: str) -> None:
+        """The node's evaluation on fresh samples is from now on the one to show."""
         self.control.checkpoint()
         self._show(f"timing the winner of target {work.index} again ({node_id})")
         against = ("eager", "compile") if self.options.baseline == "compile" else ("eager",)
@@ -228,7 +237,6 @@ class Search:
         self.control.checkpoint()
         self.record.replace_evaluation(node_id, fresh)
         work.tree.replace_evaluation(node_id, fresh)
-        return fresh
 
     # -- facts --------------------------------------------------------------------------------
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kforge_nb.judge.evaluation import Verdict
 from kforge_nb.proposers.protocol import Attempt
 
 if TYPE_CHECKING:
@@ -50,6 +51,16 @@ class Work:
         """A state transition, stored first."""
         self.record.set_target(self.index, state=state, state_reason=reason, **fields)
         self.state, self.reason = state, reason
+
+    def accepted(self, node_id: str) -> bool:
+        """Whether the judge's last word on a node is ``accepted``."""
+        found = self.tree[node_id].evaluation
+        return found is not None and found.verdict is Verdict.ACCEPTED
+
+    def speedup(self, node_id: str) -> float:
+        """Speed-up of a node over eager; 0 where it was not timed."""
+        found = self.tree[node_id].evaluation
+        return (found.speedup or 0.0) if found is not None else 0.0
 
     def candidate(self, node_id: str) -> Candidate:
         """The candidate of a node."""

@@ -69,7 +69,7 @@ class FakeBench:
 
     def confirm(self, candidate, against=("eager",), stop=None):
         self.judge.confirmed.append(candidate)
-        return evaluation(self.judge.confirm_ratio)
+        return evaluation(self.judge.confirm(candidate))
 
     def close(self):
         self.closed = True
@@ -86,6 +86,9 @@ class FakeJudge:
         self.gate.set()
         self.began = threading.Event()
         self.judged, self.confirmed, self.benches = [], [], []
+
+    def confirm(self, candidate):
+        return self.confirm_ratio
 
     def open(self, target):
         self.benches.append(FakeBench(self))

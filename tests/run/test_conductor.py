@@ -113,6 +113,22 @@ def test_a_winner_that_does_not_hold_up_is_not_accepted(stage):
     assert conductor.works[0].confirmed is None
 
 
+def test_a_runner_up_that_looks_better_is_timed_again_too(stage):
+    """Only confirmed figures count: an unconfirmed higher one is confirmed before it may win."""
+    stage.judge.ratios = [2.0, 1.9]
+    fresh = iter([1.5, 1.7])
+    stage.judge.confirm = lambda candidate: next(fresh)
+    conductor = stage.conductor(budget=2)
+
+    finish(conductor)
+
+    work = conductor.works[0]
+    second = work.tree.find(stage.judge.judged[1].digest)
+    assert len(stage.judge.confirmed) == 2
+    assert work.confirmed == second.id
+    assert stage.store.target(conductor.record.id, 0)["record"]["best"] == second.id
+
+
 def test_an_exhausted_proposer_ends_the_search(stage):
     """When there is nothing more to propose the run goes on to the guard instead of spinning."""
     stage.proposer.limit = 2
