@@ -231,7 +231,12 @@ def test_one_tensor_under_two_names_is_handed_out_once(captured, same_bits):
         return y, z, torch.matmul(z, y)
 
     graph = captured(fn, torch.randn(4, 4))
-    rewritten = same_bits(graph, cut(graph.gm, graph.example_inputs))
+    cuts = cut(graph.gm, graph.example_inputs)
+    for found in cuts:
+        flow = found.flow
+        roots = [root for n in found.outputs for root in flow.roots[flow.index[n]]]
+        assert len(roots) == len(set(roots))
+    rewritten = same_bits(graph, cuts)
     calls = [n for n in rewritten.graph.nodes if n.op == "call_module"]
     outputs = rewritten(torch.randn(4, 4))
     assert calls
