@@ -48,13 +48,11 @@ class Entry:
     grid: int
     block: int
     shared: int = 0
-    blocks_each: int = 1
 
     def text(self) -> str:
         """The kernel's definition."""
         given = ", ".join(_restricted(kind, name) for kind, name in self.parameters)
-        bounds = f"{self.block}" + (f", {self.blocks_each}" if self.blocks_each > 1 else "")
-        head = f'extern "C" __global__ void __launch_bounds__({bounds}) {self.name}({given})'
+        head = f'extern "C" __global__ void __launch_bounds__({self.block}) {self.name}({given})'
         return f"{head} {{\n{self.body}\n}}\n"
 
     def kernel(self, names: dict[str, str]) -> Kernel:

@@ -140,18 +140,19 @@ def _emit_planes(match: Match, plan: Any, params: Params) -> Candidate:
     scratch = {"partial": Scratch("float32", (str(groups), str(split), "3"))}
     pointers = [*code.arguments(), (FLOAT_POINTER, "partial")]
     if params["launches"] == 1:
-        scratch["state"] = Scratch("int32", (str(groups + 1),), "zero")
-        body = head + f"  drawn_tasks<{stream}>(a, partial, state, shared);"
+        scratch["moments"] = Scratch("float32", (str(groups), "2"))
+        scratch["state"] = Scratch("int32", (str(2 * groups + 1),), "zero")
+        body = head + f"  drawn_tasks<{stream}>(a, partial, moments, state, shared);"
         resident = params["waves"] * emit.multiprocessors(match.target.device)
         grid = min(2 * groups * split, resident)
-        names = [*pointers, ("int* ", "state")]
+        names = [*pointers, (FLOAT_POINTER, "moments"), ("int* ", "state")]
         entries = [emit.Entry("kf_group_norm", names, body, grid, block)]
     else:
         task = "blockIdx.x / SPLIT, blockIdx.x % SPLIT"
         # From the last group to the first: what was read last still sits in the cache.
         back = "(gridDim.x - 1 - blockIdx.x) / SPLIT, (gridDim.x - 1 - blockIdx.x) % SPLIT"
         stats = head + f"  stats_task(a, partial, {task}, shared);"
-        apply = head.splitlines()[0] + f"\n  apply_task<{stream}>(a, partial, {back});"
+        apply = head + f"  apply_merged<{stream}>(a, partial, {back}, shared);"
         entries = [
             emit.Entry("kf_group_moments", pointers, stats, groups * split, block),
             emit.Entry("kf_group_norm", pointers, apply, groups * split, block),

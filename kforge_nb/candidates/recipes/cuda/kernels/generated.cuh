@@ -53,7 +53,7 @@ KF_INLINE float kf_log(float x) { return logf(x); }
 KF_INLINE float kf_log1p(float x) { return log1pf(x); }
 KF_INLINE float kf_expm1(float x) { return expm1f(x); }
 KF_INLINE float kf_sigmoid(float x) { return quotient(1.0f, 1.0f + exp_any(-x)); }
-KF_INLINE float kf_tanh(float x) { return tanhf(x); }
+KF_INLINE float kf_tanh(float x) { return tanh_of(x); }
 KF_INLINE float kf_erf(float x) { return erff(x); }
 KF_INLINE float kf_gelu_erf(float x) { return gelu_of(x); }
 KF_INLINE float kf_gelu_tanh(float x) { return gelu_tanh_of(x); }

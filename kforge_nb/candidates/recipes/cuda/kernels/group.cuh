@@ -42,9 +42,9 @@ KF_INLINE void stats_task(const Args& a, float* partial, int group, int part, fl
   }
 }
 
-template <bool S> KF_INLINE void apply_task(const Args& a, const float* partial, int group, int part) {
-  const Moments m = of_group(partial, group);
-  const vf middle = set(m.mean), scale = set(1.0f / sqrtf(m.m2 / m.n + EPS));
+template <bool S>
+KF_INLINE void apply_task(const Args& a, float mean, float factor, int group, int part) {
+  const vf middle = set(mean), scale = set(factor);
   const int end = min(GV, (part + 1) * PART_V);
   int k = part * PART_V + threadIdx.x;
   for (; k + (U - 1) * BLOCK < end; k += U * BLOCK) {
@@ -60,10 +60,42 @@ template <bool S> KF_INLINE void apply_task(const Args& a, const float* partial,
     });
 }
 
+template <bool S>
+KF_INLINE void apply_merged(const Args& a, const float* partial, int group, int part, float* shared) {
+  Team<BLOCK, BLOCK> team(shared);
+  const Moments m = of_group<BLOCK>(partial, group, team);
+  apply_task<S>(a, m.mean, deviation(m), group, part);
+}
+
 // Both halves in one launch. Blocks draw tasks in order: statistics of group g, then the
-// normalising of group g - LAG, whose elements still sit in the second-level cache. A block only
-// waits for tasks drawn before its own, and statistics never wait, so this cannot come to a stand.
-template <bool S> KF_INLINE void drawn_tasks(const Args& a, float* partial, int* state, float* shared) {
+// normalising of group g - LAG, whose elements still sit in the second-level cache. The block that
+// finishes a group's statistics merges them. A block only waits for tasks drawn before its own, and
+// statistics never wait, so this cannot come to a stand. ``state`` is the next task, then the parts
+// done of each group, then whether each group is merged.
+KF_INLINE void drawn_stats(
+    const Args& a, float* partial, float* moments, int* state, int group, int part, float* shared) {
+  __shared__ int last;
+  stats_task(a, partial, group, part, shared);
+  if (threadIdx.x == 0) {
+    __threadfence();
+    last = atomicAdd(state + 1 + group, 1) == SPLIT - 1;
+  }
+  __syncthreads();
+  if (!last) return;
+  __threadfence();
+  Team<BLOCK, BLOCK> team(shared);
+  const Moments m = of_group<BLOCK>(partial, group, team);
+  if (threadIdx.x == 0) {
+    moments[2 * group] = m.mean;
+    moments[2 * group + 1] = deviation(m);
+    __threadfence();
+    atomicAdd(state + 1 + GROUPS + group, 1);
+  }
+}
+
+template <bool S>
+KF_INLINE void drawn_tasks(
+    const Args& a, float* partial, float* moments, int* state, float* shared) {
   __shared__ int drawn;
   constexpr int HEAD = LAG * SPLIT, BODY = (GROUPS - LAG) * 2 * SPLIT;
   for (;;) {
@@ -72,29 +104,19 @@ template <bool S> KF_INLINE void drawn_tasks(const Args& a, float* partial, int*
     __syncthreads();
     const int t = drawn;
     if (t >= 2 * GROUPS * SPLIT) return;
-    int group, part = t % SPLIT;
-    bool stats;
-    if (t < HEAD) {
-      stats = true, group = t / SPLIT;
-    } else if (t < HEAD + BODY) {
-      const int step = (t - HEAD) / SPLIT;
-      stats = step % 2 == 0, group = step / 2 + (stats ? LAG : 0);
-    } else {
-      stats = false, group = GROUPS - LAG + (t - HEAD - BODY) / SPLIT;
+    const int part = t % SPLIT, step = (t - HEAD) / SPLIT;
+    if (t < HEAD || (t < HEAD + BODY && step % 2 == 0)) {
+      const int group = t < HEAD ? t / SPLIT : step / 2 + LAG;
+      drawn_stats(a, partial, moments, state, group, part, shared);
+      continue;
     }
-    if (stats) {
-      stats_task(a, partial, group, part, shared);
-      if (threadIdx.x == 0) {
-        __threadfence();
-        atomicAdd(state + 1 + group, 1);
-      }
-    } else {
-      if (threadIdx.x == 0) {
-        while (atomicAdd(state + 1 + group, 0) < SPLIT) __nanosleep(40);
-        __threadfence();
-      }
-      __syncthreads();
-      apply_task<S>(a, partial, group, part);
+    const int group = t < HEAD + BODY ? step / 2 : GROUPS - LAG + (t - HEAD - BODY) / SPLIT;
+    if (threadIdx.x == 0) {
+      while (atomicAdd(state + 1 + GROUPS + group, 0) == 0) __nanosleep(40);
+      __threadfence();
     }
+    __syncthreads();
+    const float mean = __ldcg(moments + 2 * group), factor = __ldcg(moments + 2 * group + 1);
+    apply_task<S>(a, mean, factor, group, part);
   }
 }

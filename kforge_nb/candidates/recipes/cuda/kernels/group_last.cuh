@@ -73,10 +73,11 @@ KF_INLINE void stats_part(const Args& a, float* partial, float* room) {
 
 // One warp a group: mean and reciprocal deviation of each.
 KF_INLINE void finish_group(const float* partial, float* moments) {
-  const Moments m = of_group(partial, blockIdx.x);
+  Team<32, 32> warp(nullptr);
+  const Moments m = of_group<32>(partial, blockIdx.x, warp);
   if (threadIdx.x == 0) {
     moments[2 * blockIdx.x] = m.mean;
-    moments[2 * blockIdx.x + 1] = 1.0f / sqrtf(m.m2 / m.n + EPS);
+    moments[2 * blockIdx.x + 1] = deviation(m);
   }
 }
 

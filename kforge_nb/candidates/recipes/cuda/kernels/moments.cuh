@@ -36,15 +36,17 @@ template <class Teams> KF_INLINE Moments merged(Teams& team, Moments m, float pi
   return r;
 }
 
-// The SPLIT partial results of one group, merged by every warp for itself. They were written by
+// The SPLIT partial results of one group, merged by the WIDTH threads of a team. They were written by
 // other blocks, maybe of the same launch: never read through the read-only cache.
-KF_INLINE Moments of_group(const float* partial, int group) {
+template <int WIDTH, class Teams>
+KF_INLINE Moments of_group(const float* partial, int group, Teams& team) {
   const float* p = partial + (size_t)group * SPLIT * 3;
-  const int lane = threadIdx.x % 32;
   const float pivot = __ldcg(p + 1);
   Moments m;
-  for (int k = lane; k < SPLIT; k += 32)
-    if (__ldcg(p + 3 * k) > 0.0f) m.merge(__ldcg(p + 3 * k), __ldcg(p + 3 * k + 1), __ldcg(p + 3 * k + 2));
-  Team<32, 32> warp(nullptr);
-  return merged(warp, m, pivot);
+  for (int k = threadIdx.x % WIDTH; k < SPLIT; k += WIDTH) {
+    const float n = __ldcg(p + 3 * k);
+    if (n > 0.0f) m.merge(n, __ldcg(p + 3 * k + 1), __ldcg(p + 3 * k + 2));
+  }
+  return merged(team, m, pivot);
 }
+KF_INLINE float deviation(const Moments& m) { return 1.0f / sqrtf(m.m2 / m.n + EPS); }
