@@ -25,7 +25,9 @@ if TYPE_CHECKING:
 __all__ = [
     "Entry",
     "candidate",
+    "flat_widths",
     "kernel_text",
+    "mix_text",
     "multiprocessors",
     "power_of_two",
     "row_code_text",
@@ -143,6 +145,35 @@ def row_code_text(code: RowCode) -> str:
             text = text.replace(f"const int64_t i{axis} = r", f"const int32_t i{axis} = r")
             text = text.replace(f"i{axis} * ", f"int64_t(i{axis}) * ")
     return text
+
+
+def flat_widths(code: RowCode, target: Target) -> list[int]:
+    """Elements an access where vectors may run on into the next row; empty where they may not.
+
+    That is so where every tensor is dense over all rows, or the same along each row.
+    """
+    length = code.domain.length
+    steps = [length]
+    for size in reversed(code.domain.sizes[1:]):
+        steps.append(steps[-1] * size)
+    dense = tuple(reversed(steps[: len(code.domain.sizes)]))
+    walks = [*code.leaf_walks.values(), *code.store_walks]
+    if any(w.inner == 1 and (w.outer != dense or w.offset) for w in walks):
+        return []
+    item = min(_ITEM[s.dtype] for s in target.outputs)
+    best = 16 // item
+    total = code.domain.rows * length
+    return [w for w in (best, best // 2, 2 * best) if total % w == 0 and w <= length]
+
+
+def mix_text(code: RowCode) -> str:
+    """The function that takes what is the same along a row from the next row, from a lane on."""
+    names = [f.removeprefix("vf ").rstrip(";") for f in code.fields if f.startswith("vf ")]
+    lines = "".join(f"    if (k >= from) p.{n}.v[k] = q.{n}.v[k];\n" for n in names)
+    return (
+        "KF_INLINE void mix(Row& p, const Row& q, int from) {\n  (void)p, (void)q, (void)from;\n"
+        f"#pragma unroll\n  for (int k = 0; k < V; ++k) {{\n{lines}  }}\n}}"
+    )
 
 
 def candidate(

@@ -49,6 +49,19 @@ def _any_pointwise(target: Target) -> RowCode | None:
     return code if code.ok else None
 
 
+def _widths(code: RowCode, target: Target) -> list[int]:
+    """Elements an access, best first; those that run on into the next row before shorter ones."""
+    aligned = emit.vector_widths(code, target, ragged=True)
+    flat = _flat_only(code, target)
+    return [*flat, *aligned] if flat and max(aligned) < max(flat) else aligned
+
+
+def _flat_only(code: RowCode, target: Target) -> list[int]:
+    """Widths that are possible only because vectors may run on into the next row."""
+    aligned = emit.vector_widths(code, target, ragged=True)
+    return [w for w in emit.flat_widths(code, target) if w not in aligned and w <= 8]
+
+
 _PLANS: dict[str, Callable[[Target], RowCode | None]] = {
     "rotary": rotary._plan,
     "batch_norm": batch_norm._batch_plan,
@@ -72,7 +85,7 @@ class CudaPointwise:
         """Elements an access, vectors a thread, threads a block, stores, blocks that stay."""
         code = self._known(match)
         elements = code.domain.rows * code.domain.length
-        widths = emit.vector_widths(code, match.target, ragged=True)
+        widths = _widths(code, match.target)
         large = elements >= 1 << 20
         return {
             "unroll": [2, 4, 1, 8] if large else [1, 2],
@@ -86,7 +99,9 @@ class CudaPointwise:
         """The kernel for these parameters."""
         code = self._known(match)
         rows, length = code.domain.rows, code.domain.length
+        flat = params["vector"] in _flat_only(code, match.target)
         vectors = rows * -(-length // params["vector"])
+        vectors = rows * length // params["vector"] if flat else vectors
         tasks = -(-vectors // (params["block"] * params["unroll"]))
         grid = tasks
         if params["waves"]:
@@ -98,12 +113,14 @@ class CudaPointwise:
             "U": ("int", params["unroll"]),
             "ROWS": ("int64_t", rows),
             "C": ("int64_t", length),
+            "FLAT": ("bool", flat),
             "TASKS": ("int64_t", tasks),
         }
         index = "int32_t" if rows * length < 2**31 - 2**20 else "int64_t"
         texts = [
             f"using Index = {index};",
             emit.row_code_text(code),
+            emit.mix_text(code),
             code.function("KF_INLINE void body(const Row& p, int64_t i, L n)", "before"),
             emit.kernel_text("pointwise.cuh"),
         ]
