@@ -40,7 +40,7 @@ class OptimizeOptions:
     """What one optimize run may do; ``of`` validates and fills in the defaults."""
 
     name: str | None = _option(None, "name of the run; made up when left out", str)
-    granularity: Granularity = _option(
+    granularity: Granularity = _option(  # noqa: RUF009
         "region", "how the graph is cut into targets", str, choices=("op", "module", "region")
     )
     target: tuple[int, ...] = _option(
