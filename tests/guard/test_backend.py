@@ -65,10 +65,29 @@ def test_gradients_equal_eagers(block, accept, rest):
         call(leaf).square().sum().backward()
         results.append(leaf.grad)
     torch.testing.assert_close(results[0], results[1])
-    assert [count for count in replaced(backend) if count] == [3, 3]  # no_grad, and frozen
+    kinds = [count for count in replaced(backend) if count]
+    assert kinds in ([3], [3, 3])  # no_grad; torch 2.11 does not compile anew for frozen weights
     plain = [graph for graph in backend.graphs if not graph.replaced]
-    assert len(plain) >= 2  # torch 2.11 compiles one of them twice
     assert all("gradient" in graph.reasons[0] for graph in plain)
+    assert plain
+
+
+@pytest.mark.filterwarnings("ignore:kforge")
+def test_weights_unfrozen_after_compiling(block, accept):
+    """A graph compiled for frozen weights gives eager's gradients once they are trained."""
+    x = torch.randn(8, 64)
+    block.requires_grad_(False)
+    run, backend = compiled(block, accept(block, x))
+    run(x)
+    assert replaced(backend) == [3]
+    block.requires_grad_(True)
+    gradients = []
+    for call in (run, block):
+        block.zero_grad()
+        call(x).square().sum().backward()
+        gradients.append([p.grad.clone() for p in block.parameters()])
+    for mine, theirs in zip(*gradients, strict=True):
+        torch.testing.assert_close(mine, theirs)
 
 
 def test_grad_mode_switched_on_inside_the_graph(accept):
