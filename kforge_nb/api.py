@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from kforge_nb.errors import BadInput
 from kforge_nb.options import OptimizeOptions, option_specs
@@ -37,6 +37,78 @@ def profile(fn: Callable[[], Any], *, granularity: str | None = None) -> Profile
     return run_profile(_callable(fn), granularity=options.granularity)
 
 
+@overload
+def optimize(
+    fn: Callable[[], Any],
+    *,
+    name: str | None = None,
+    granularity: str | None = None,
+    target: int | Sequence[int] | None = None,
+    ops: str | Sequence[str] | None = None,
+    top: int | None = None,
+    proposer: str | None = None,
+    backend: str | None = None,
+    budget: int | None = None,
+    max_cost: float | None = None,
+    time_limit: float | None = None,
+    patience: int | None = None,
+    baseline: str | None = None,
+    rest: str | None = None,
+    guard_time: float | None = None,
+    seed: int | None = None,
+    engine: str | None = None,
+    store: str | PathLike[str] | None = None,
+    wait: bool | None = None,
+    dry_run: Literal[False] | None = None,
+) -> Run: ...
+@overload
+def optimize(
+    fn: Callable[[], Any],
+    *,
+    name: str | None = None,
+    granularity: str | None = None,
+    target: int | Sequence[int] | None = None,
+    ops: str | Sequence[str] | None = None,
+    top: int | None = None,
+    proposer: str | None = None,
+    backend: str | None = None,
+    budget: int | None = None,
+    max_cost: float | None = None,
+    time_limit: float | None = None,
+    patience: int | None = None,
+    baseline: str | None = None,
+    rest: str | None = None,
+    guard_time: float | None = None,
+    seed: int | None = None,
+    engine: str | None = None,
+    store: str | PathLike[str] | None = None,
+    wait: bool | None = None,
+    dry_run: Literal[True],
+) -> DryRun: ...
+@overload
+def optimize(
+    fn: Callable[[], Any],
+    *,
+    name: str | None = None,
+    granularity: str | None = None,
+    target: int | Sequence[int] | None = None,
+    ops: str | Sequence[str] | None = None,
+    top: int | None = None,
+    proposer: str | None = None,
+    backend: str | None = None,
+    budget: int | None = None,
+    max_cost: float | None = None,
+    time_limit: float | None = None,
+    patience: int | None = None,
+    baseline: str | None = None,
+    rest: str | None = None,
+    guard_time: float | None = None,
+    seed: int | None = None,
+    engine: str | None = None,
+    store: str | PathLike[str] | None = None,
+    wait: bool | None = None,
+    dry_run: bool | None = None,
+) -> Run | DryRun: ...
 def optimize(
     fn: Callable[[], Any],
     *,
