@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 from typing import Any
 
@@ -101,6 +102,17 @@ def test_every_move_computes_the_same(name: str, params: dict[str, Any], cache: 
     """The parameters that the search moves change speed only."""
     target, inputs = case(name, torch.float32)
     check(target, inputs, cache, **params)
+
+
+@pytest.mark.parametrize("launches", [1, 2])
+def test_channels_last_in_and_planes_out(launches: int, cache: Path) -> None:
+    """CUDA's group norm answers in planes whatever comes in: the input is turned first."""
+    target, inputs = case("group-norm-last", torch.bfloat16)
+    assert inputs[0].stride(1) == 1
+    planes = torch.empty(inputs[0].shape, device="meta").stride()
+    target.outputs = (dataclasses.replace(target.outputs[0], stride=planes),)
+    found = check(target, inputs, cache, launches=launches, task_kb=1)
+    assert found[0].is_contiguous()
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])

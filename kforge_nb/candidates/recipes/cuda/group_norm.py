@@ -12,7 +12,7 @@ from math import prod
 from typing import TYPE_CHECKING, Any
 
 from kforge_nb.candidates.candidate import Scratch
-from kforge_nb.candidates.recipes.cuda import emit
+from kforge_nb.candidates.recipes.cuda import emit, turned
 from kforge_nb.candidates.recipes.cuda.twin import cpu_twin
 from kforge_nb.candidates.recipes.families import group_norm
 from kforge_nb.candidates.recipes.families.rowcode import literal
@@ -85,14 +85,27 @@ class CudaGroupNorm:
 
 
 def _plan(target: Target) -> Any:
+    """The CPU family's plan; of the target with its inputs in planes where only that is known."""
     twin = cpu_twin(target)
-    return None if twin is None else group_norm._plan(twin)
+    if twin is None:
+        return None
+    plan = group_norm._plan(twin)
+    if plan is None and turned.last_inputs(twin):
+        plan = group_norm._plan(turned.with_planes(twin))
+        return plan if plan is not None and plan.planes else None
+    return plan
 
 
 def _known(match: Match) -> Any:
     plan = _plan(match.target)
     assert plan is not None  # noqa: S101  (a match exists, and matching is deterministic)
     return plan
+
+
+def _twin(match: Match) -> Target:
+    twin = cpu_twin(match.target)
+    assert twin is not None  # noqa: S101  (a match exists, and matching is deterministic)
+    return twin
 
 
 def _texts(plan: Any, kernel: str) -> list[str]:
@@ -145,8 +158,8 @@ def _emit_planes(match: Match, plan: Any, params: Params) -> Candidate:
         body = head + f"  drawn_tasks<{stream}>(a, partial, moments, state, shared);"
         resident = params["waves"] * emit.multiprocessors(match.target.device)
         grid = min(2 * groups * split, resident)
-        names = [*pointers, (FLOAT_POINTER, "moments"), ("int* ", "state")]
-        entries = [emit.Entry("kf_group_norm", names, body, grid, block)]
+        given = [*pointers, (FLOAT_POINTER, "moments"), ("int* ", "state")]
+        entries = [emit.Entry("kf_group_norm", given, body, grid, block)]
     else:
         task = "blockIdx.x / SPLIT, blockIdx.x % SPLIT"
         # From the last group to the first: what was read last still sits in the cache.
@@ -157,8 +170,14 @@ def _emit_planes(match: Match, plan: Any, params: Params) -> Candidate:
             emit.Entry("kf_group_moments", pointers, stats, groups * split, block),
             emit.Entry("kf_group_norm", pointers, apply, groups * split, block),
         ]
-    text = emit.source(constants, _texts(plan, "group.cuh"), entries, match.target.name)
-    return emit.candidate(match, params, text, entries, scratch)
+    texts = _texts(plan, "group.cuh")
+    names: dict[str, str] = {}
+    if group_norm._plan(_twin(match)) is None:  # the inputs have to be turned first
+        first, room, names = turned.turn_entries(match.target)
+        entries, scratch = [*first, *entries], {**room, **scratch}
+        texts.append(emit.kernel_text("turn.cuh"))
+    text = emit.source(constants, texts, entries, match.target.name)
+    return emit.candidate(match, params, text, entries, scratch, names)
 
 
 def _last_width(plan: Any, target: Target) -> int | None:
