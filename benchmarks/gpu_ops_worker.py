@@ -143,7 +143,15 @@ class Bench:
                 distinct.setdefault(digest, params)
         self.seen |= set(distinct)
         build_ahead(family, match, list(distinct.values()), self.options.cache, wait=True)
-        return [(self.attempt(family, match, params), params) for params in distinct.values()]
+        return [(self._try(family, match, params), params) for params in distinct.values()]
+
+    def _try(self, family: Any, match: Any, params: dict[str, Any]) -> Try | str:
+        """An attempt whose failure to launch is a reason; a fault that stays ends the process."""
+        try:
+            return self.attempt(family, match, params)
+        except Exception as problem:  # noqa: BLE001  (CuPy's errors have no common base to name)
+            torch.cuda.synchronize()
+            return f"{type(problem).__name__}: {str(problem)[:300]}"
 
     def measure(self, best: Try) -> dict[str, Any]:
         """The chosen kernel beside eager and torch.compile, on fresh samples."""

@@ -8,6 +8,7 @@ replays each graph once, in random order; only figures of one round are compared
 
 from __future__ import annotations
 
+import gc
 import random
 import statistics
 from collections.abc import Callable, Mapping
@@ -75,14 +76,21 @@ def capture(call: Call | None, flush: Flush, repeats: int) -> torch.cuda.CUDAGra
             flush()
             if call is not None:
                 call()
-    torch.cuda.current_stream().wait_stream(side)
     torch.cuda.synchronize()
     graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        for _ in range(repeats):
-            flush()
-            if call is not None:
-                call()
+    # Not torch.cuda.graph(), which collects garbage and empties the cache for every one of the
+    # thousands of graphs here; but nothing may be collected while a graph is being captured.
+    gc.disable()
+    try:
+        with torch.cuda.stream(side):
+            graph.capture_begin(capture_error_mode="thread_local")
+            for _ in range(repeats):
+                flush()
+                if call is not None:
+                    call()
+            graph.capture_end()
+    finally:
+        gc.enable()
     graph.replay()
     torch.cuda.synchronize()
     return graph
