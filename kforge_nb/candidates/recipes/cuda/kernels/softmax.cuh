@@ -1,6 +1,8 @@
 // Softmax and log-softmax. A row that is read again is read twice: maximum and sum of the first
 // pass are carried along together, the sum rescaled whenever the maximum grows.
-KF_INLINE float power(float x, float top) { return exp_short(x - top); }
+KF_INLINE float power(float x, float top) {
+  return LOG ? exp_short(x - top) : exp_any(x - top);  // a logarithm only needs the sum
+}
 
 template <bool S> KF_INLINE void finish_row(const Row& p, int lane, Slots& s, float top, float sum) {
   const float scale = LOG ? logf(sum) : 1.0f / sum;
