@@ -125,7 +125,11 @@ def vae() -> Case:
         use_post_quant_conv=False,
     ).eval()
     z = _floats(1, 16, 16, 16)
-    return Case("vae", model, lambda m: m.decode(z, return_dict=False)[0])
+
+    def decode(m: Any) -> torch.Tensor:
+        return m.decode(z, return_dict=False)[0]
+
+    return Case("vae", model, decode)
 
 
 def gemma4() -> Case:

@@ -11,7 +11,7 @@ from kforge_nb.options import OptimizeOptions, did_you_mean
 
 __all__ = ["Choice", "Row", "Times", "choose_targets", "trusted_headroom"]
 
-SMALLEST_SHARE = 0.005
+SMALLEST_SHARE = 0.001
 """Below this part of all targets' time even an infinitely fast kernel goes unnoticed.
 
 Taken of the targets' own time, not of the wall: a workload that waits for its host (launch-bound,
