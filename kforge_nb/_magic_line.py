@@ -18,7 +18,7 @@ from IPython.core.magic_arguments import MagicArgumentParser
 
 from kforge_nb.options import OptionSpec, did_you_mean
 
-__all__ = ["Command", "add_option", "split_command"]
+__all__ = ["Command", "add_option", "overview", "split_command"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +43,8 @@ class Command:
             words = shlex.split(head)
         except ValueError as error:
             raise UsageError(f"{self.parser.prog}: {error} in {head!r}") from None
+        comment = next((at for at, word in enumerate(words) if word.startswith("#")), len(words))
+        words = words[:comment]
         values, unknown = self.parser.parse_known_args(words)
         if unknown:
             raise UsageError(self._unknown(unknown[0]))
@@ -106,11 +108,27 @@ def add_option(parser: argparse.ArgumentParser, spec: OptionSpec) -> None:
 def split_command(line: str, commands: dict[str, Command]) -> tuple[Command, str]:
     """The command named by the first word and the rest of the line; UsageError if there is none."""
     word, _, rest = line.strip().partition(" ")
+    word = "" if word.startswith("#") else word
     if word in commands:
         return commands[word], rest.strip()
     listing = ", ".join(commands)
     if not word:
-        raise UsageError(f"%kforge needs a command: {listing}")
+        raise UsageError(f"%kforge needs a command: {listing} (%kforge --help explains them)")
     raise UsageError(
         f"%kforge has no command {word!r}{did_you_mean(word, commands)}; commands: {listing}"
+    )
+
+
+def overview(commands: dict[str, Command]) -> str:
+    """What ``%kforge --help`` prints: every command in one line."""
+    width = max(map(len, commands))
+    lines = [f"  {name:{width}}  {command.summary}" for name, command in commands.items()]
+    return "\n".join(
+        [
+            "%kforge COMMAND [OPTIONS], or %%kforge COMMAND [OPTIONS] over a cell",
+            "",
+            *lines,
+            "",
+            "%kforge COMMAND --help explains the options of one.",
+        ]
     )

@@ -18,7 +18,7 @@ from traitlets import Any as AnyTrait
 from traitlets import TraitError
 from traitlets.config import Configurable
 
-from kforge_nb._magic_line import Command, add_option, split_command
+from kforge_nb._magic_line import Command, add_option, overview, split_command
 from kforge_nb.errors import BadInput, KForgeError
 from kforge_nb.options import clear_defaults, option_specs, set_default
 
@@ -84,7 +84,11 @@ class KForgeMagics(Magics):
         Commands: profile, optimize, status, stop, pause, resume, wait, show, guard, export, doctor,
         kernel, runs. ``%kforge COMMAND --help`` explains one.
         """
-        command, rest = split_command(line, _commands())
+        commands = _commands()
+        if line.strip() in ("-h", "--help", "help"):
+            print(overview(commands))
+            return None
+        command, rest = split_command(line, commands)
         values, expression = command.parse(rest)
         if values.pop("help", False):
             print(command.help())

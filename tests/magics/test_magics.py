@@ -115,6 +115,27 @@ def test_help_is_made_from_the_options(shell, capsys):
         assert words in out
 
 
+@pytest.mark.parametrize("line", ["--help", "-h", "help"])
+def test_help_without_a_command_lists_the_commands(shell, capsys, line):
+    """Whoever does not know the commands yet asks for help without one."""
+    out, _, success = run_cell(shell, capsys, f"%kforge {line}")
+
+    assert success
+    assert "  stop      end a run" in out
+    assert "%kforge COMMAND --help" in out
+
+
+def test_a_comment_may_follow_a_line_magic(shell, capsys, monkeypatch):
+    """The README's first session has comments after its magics, and is there to be pasted."""
+    found = Calls()
+    found.result = StoreError("asked for")
+    monkeypatch.setattr(api, "find_run", found)
+    _, err, _ = run_cell(shell, capsys, "%kforge guard run   # what was replaced, and why")
+
+    assert "asked for" in err
+    assert found[0][0] == ("run",)
+
+
 def test_config_changes_defaults_and_refuses_nonsense(shell, capsys):
     """``%config KForge`` feeds the options, checks values, and keeps the old one on nonsense."""
     run_cell(shell, capsys, "%config KForge.budget = 7")
