@@ -157,9 +157,11 @@ def next_target(
     prices = {s.index: max(s.price, 1e-12) for s in ready}
     best = max(ready, key=lambda s: (gains[s.index] / prices[s.index], -s.index))
     gain = gains[best.index]
+    if gain == 0:
+        return Stop("what is open runs at its roofline already, so no time is left to save")
     if gain <= least_gain or gain / prices[best.index] <= least_value:
         return Stop(
-            f"the best next attempt (target {best.index}) is expected to save {gain:.2g} of the "
+            f"the best next attempt (target {best.index}) is expected to save {gain:.2%} of the "
             "workload's time, which is not worth its price"
         )
     others = f", the most of {len(ready)} open targets" if len(ready) > 1 else ""

@@ -66,8 +66,9 @@ def plot_tree(document: Document, target: int | None = None, ax: Axes | None = N
     chosen = shown_target(document, target)
     nodes = [n for n in document["nodes"] if chosen is not None and n["target"] == chosen["index"]]
     if chosen is None or not nodes:
-        what = "No target has" if target is None else f"Target {target} has"
-        raise BadInput(f"{what} no candidates to draw; run optimize first")
+        if target is None:
+            raise BadInput(f"run {document['name']} has judged no candidate, so there is no tree")
+        raise BadInput(f"Target {target} has no candidates to draw; run optimize first")
     ax = _axes(ax)
     places, root = arrange(nodes)
     path = path_to(nodes, chosen["best"])

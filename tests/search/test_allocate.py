@@ -48,8 +48,10 @@ def test_stops_in_words():
     assert "every target is done" in next_target([state(open=False)]).reason
     found = next_target([state(headroom=1.0)])
     assert isinstance(found, Stop)
-    assert "not worth" in found.reason
-    assert isinstance(next_target([state()], least_value=0.5), Stop)
+    assert "no time is left to save" in found.reason
+    found = next_target([state()], least_value=0.5)
+    assert isinstance(found, Stop)
+    assert "% of the workload's time, which is not worth" in found.reason
     assert isinstance(next_target([state()], least_gain=0.5), Stop)
 
 

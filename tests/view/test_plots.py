@@ -64,3 +64,5 @@ def test_a_tree_without_candidates_says_what_to_do(document):
     """An untried target is a clear error, not an empty picture."""
     with pytest.raises(BadInput, match="Target 3 has no candidates to draw; run optimize"):
         plot_tree(document, target=3)
+    with pytest.raises(BadInput, match="has judged no candidate"):
+        plot_tree({**document, "nodes": [], "targets": []})
