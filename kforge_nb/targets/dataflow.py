@@ -1,8 +1,9 @@
 """What a graph's edges do not say: sizes, storages, writes, and the order they impose.
 
 Every later step (cutting, rewriting, capturing) takes its order from ``Dataflow.deps``, in which a
-write comes after all earlier reads of its storage and before all later ones. How the facts are
-found out is in ``observe``.
+write comes after all earlier reads of its storage and before all later ones. Tensors that a graph
+is given count as one storage there: no guard stops a later call from passing two views of the same
+memory. How the facts are found out is in ``observe``.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from kforge_nb.targets.target import TensorSpec
 
 __all__ = ["Dataflow", "analyse"]
 
+_GIVEN = -1
+"""Stands for the storages of all placeholders and attributes together."""
 _HANDS_BACK = {"dropout", "cast", "contiguous", "detach"}
 
 
@@ -112,6 +115,7 @@ class _Order:
         return sorted(deps)
 
     def _storages(self, i: int, reads: Iterable[int], written: Iterable[int]) -> set[int]:
+        reads, written = self._with_given(reads), self._with_given(written)
         deps = {self.last_write[root] for root in reads if root in self.last_write}
         for root in written:
             deps.update(self.readers.pop(root, ()))
@@ -119,6 +123,13 @@ class _Order:
         for root in reads:
             self.readers.setdefault(root, []).append(i)
         return deps
+
+    def _with_given(self, roots: Iterable[int]) -> tuple[int, ...]:
+        """These storages, with the one that stands for all given ones if it is among them."""
+        known = tuple(roots)
+        makers = (self.flow.nodes[self.flow.creator[root]] for root in known)
+        given = any(maker.op in ("placeholder", "get_attr") for maker in makers)
+        return (*known, _GIVEN) if given else known
 
     def _effects(self, i: int, node: fx.Node, failed: bool) -> set[int]:
         """Barriers separate everything; random and unknown calls keep their own order."""
