@@ -12,6 +12,7 @@ from kforge_nb.errors import BadInput
 from kforge_nb.profile.calibration import BUSY_CORES, Calibration, calibrate
 from kforge_nb.profile.cost import compute_dtype, flops_of, moved_bytes
 from kforge_nb.profile.device import facts, kind_of
+from kforge_nb.profile.left_out import gradient_note, left_out_note
 from kforge_nb.profile.table import Profile, Row
 from kforge_nb.profile.timing import ForeignLoad, interleaved_us
 from kforge_nb.profile.whole import device_of, device_us, wall_us
@@ -51,6 +52,9 @@ def profile(
     if not workload.graphs:
         capture_graphs(workload)
     targets = find_targets(workload, granularity, memory_limit, vendor=vendor)
+    for text in (gradient_note(workload), left_out_note(workload, targets if vendor else ())):
+        if text is not None:
+            workload.note(text)
     with ForeignLoad() as load:
         times = _time_targets(targets, workload, seconds)
     if load.cores >= BUSY_CORES:
