@@ -68,6 +68,11 @@ _CALL = re.compile(r"(?<![\w.>])(" + "|".join(map(re.escape, _FUNCTIONS)) + r")\
 _OBJECT = re.compile(r"\b(std\s*::\s*(?:cout|cerr|thread|jthread|async|ifstream|ofstream|mt19937)|"
                      r"environ|random_device)\b")  # fmt: skip
 _ASSEMBLER = re.compile(r"\b(asm|__asm|__asm__)\b")
+_CONTROL = re.compile(
+    r"\b(_mm_setcsr|_MM_SET_\w+|__builtin_ia32_(?:ldmxcsr|fxrstor\w*|xrstors?\w*)|_fxrstor\w*|"
+    r"_xrstors?\w*|__builtin_aarch64_set_fpc?s?r\w*|__arm_wsr\w*|fesetround|fesetenv|feupdateenv|"
+    r"feholdexcept|feenableexcept)\b"
+)
 _THREAD_LOCAL = re.compile(r"\b(thread_local|__thread|threadprivate)\b")
 _ATTRIBUTE = re.compile(
     r"\b_*(constructor|destructor|ifunc|section|weak|alias|cleanup|init_priority)_*\s*(?:\(|\))"
@@ -251,6 +256,7 @@ def _defined_here(name: str, text: str) -> bool:
 _NEVER_OWN = frozenset({"syscall", "ptrace", "dlopen", "dlsym", "fork", "system", "exit", "_exit"})
 _PATTERNS: tuple[tuple[re.Pattern[str], Kind, str], ...] = (
     (_ASSEMBLER, "breach", "contains assembler"),
+    (_CONTROL, "breach", "changes how the whole thread computes"),
     (_THREAD_LOCAL, "breach", "keeps thread-local state"),
     (_ATTRIBUTE, "breach", "uses an attribute that runs, places or replaces code"),
     (_OBJECT, "breach", "uses files, threads, printing or random numbers"),

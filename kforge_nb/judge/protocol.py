@@ -28,7 +28,8 @@ Reply, 320 bytes::
 
 A reply that is short, has another magic or another ``seq``, or comes unasked is a breach. The first
 bytes of the output region are the runner's last words (``u32 magic, u32 kind, u64 number``): kind 1
-is a forbidden system call, kind 2 a memory fault (number 1: in the inputs, which are read-only).
+is a forbidden system call, kind 2 a memory fault (number 1: in the inputs, which are read-only),
+kind 3 a call that left other floating-point control (rounding, subnormals) than it found.
 They explain a death; they decide nothing.
 """
 
@@ -67,6 +68,7 @@ _BINDING = struct.Struct("<IIQQQ")
 _BIND_HEADER = struct.Struct("<QQQQ")
 _LAST_WORDS = struct.Struct("<IIQ")
 REPLY_BYTES = _REPLY.size
+_LAST_KINDS = {1: "forbidden", 2: "fault", 3: "control"}
 
 
 class Op(IntEnum):
@@ -117,7 +119,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class LastWords:
-    """Why a runner says it died: ``forbidden`` call number, or where a ``fault`` was."""
+    """Why a runner died: ``forbidden`` call number, where a ``fault`` was, or ``control``."""
 
     kind: str
     number: int
@@ -165,6 +167,6 @@ def unpack_last_words(data: bytes) -> LastWords | None:
     if len(data) < _LAST_WORDS.size:
         return None
     magic, kind, number = _LAST_WORDS.unpack_from(data)
-    if magic != MAGIC or kind not in (1, 2):
+    if magic != MAGIC or kind not in _LAST_KINDS:
         return None
-    return LastWords("forbidden" if kind == 1 else "fault", number)
+    return LastWords(_LAST_KINDS[kind], number)

@@ -168,6 +168,12 @@ class Runner:
                 Verdict.SUSPICIOUS,
                 f"it made a forbidden system call, {name or 'number'} {words.number} ({during})",
             )
+        if words is not None and words.kind == "control":
+            return RunnerFailed(
+                Verdict.SUSPICIOUS,
+                f"it changed how this thread rounds or treats subnormals, for all that follows "
+                f"({during})",
+            )
         if status >= 0:
             return RunnerFailed(
                 Verdict.CRASHED, f"its process ended itself with status {status} ({during})"

@@ -36,6 +36,10 @@ BREACHES = {
     "quoted header": _with('#include "../secret.h"'),
     "computed header": _with("#define H <cmath>\n#include H"),
     "threads": _with("#include <thread>", "std::thread([]{}).join();"),
+    "rounds otherwise": _with("#include <immintrin.h>", "_mm_setcsr(_mm_getcsr() | 0x6000);"),
+    "drops subnormals by another name": _with(
+        "#include <immintrin.h>\n#define J(a, b) a##b\n", "auto set = J(_mm_set, csr); set(0x8040);"
+    ),
     "reads the clock": _with("", "if (omp_get_wtime() > 0) continue;").replace(
         HEAD, HEAD + "#include <omp.h>\n"
     ),

@@ -128,6 +128,12 @@ BROKEN = {
         Verdict.SUSPICIOUS,
         "write",
     ),
+    "rounds otherwise from now on": (
+        "#include <cfenv>",
+        "fesetround(FE_TOWARDZERO);",
+        Verdict.SUSPICIOUS,
+        "how this thread rounds",
+    ),
     "constructor writes": (
         "#include <unistd.h>\n__attribute__((constructor)) static void early() "
         '{ for (int k = 3; k < 256; ++k) write(k, "rubbish", 7); }',
