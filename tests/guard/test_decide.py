@@ -12,6 +12,7 @@ import torch
 
 from kforge_nb.candidates.candidate import Candidate
 from kforge_nb.errors import BadInput
+from kforge_nb.guard import fidelity
 from kforge_nb.guard.accepted import Accepted
 from kforge_nb.guard.decide import decide
 from kforge_nb.guard.fidelity import check_fidelity
@@ -244,6 +245,25 @@ def test_fidelity_of_honest_and_dishonest_kernels(workload, model, accept, x, bu
     assert found[0].inputs == {"cell": 1, "user": 3, "redrawn": 4}
     assert not found[1].good
     assert found[1].ratio > 1.5
+
+
+@pytest.mark.parametrize(
+    ("first", "later", "good", "more"),
+    [
+        ([1.06, 1.08, 1.3, 1.2, 1.1, 1.07, 1.4, 0.9], 1.0, True, True),
+        ([1.06, 1.08, 1.3, 1.2, 1.1, 1.07, 1.4, 0.9], 1.1, False, True),
+        ([1.2, 1.19, 1.22, 1.18, 1.21, 1.2, 1.2, 1.23], 1.0, False, False),
+        ([1.0, 1.1, 1.1, math.inf, 1.1, 1.1, 1.1, 0.9], 1.0, False, False),
+    ],
+)
+def test_chance_turns_no_kernel_away(workload, monkeypatch, first, later, good, more):
+    """Small outputs make each ratio vary by a tenth: a median that may be chance is looked into."""
+    ratios = [*first, *(later + 0.1 * math.sin(i) for i in range(99))]
+    live = Model.of(workload.calls, [], "eager")
+    monkeypatch.setattr(fidelity, "_one_input", lambda *_: ratios.pop(0))
+    found = check_fidelity(live, frozenset(), Timer.of(30))
+    assert found.good is good
+    assert (len(found.ratios) > 8) is more
 
 
 def test_an_error_of_zero_stays_zero(accept, build):
