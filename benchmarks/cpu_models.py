@@ -79,6 +79,7 @@ def search(name: str, folder: str, budget: int, threads: int) -> dict[str, Any]:
         budget=budget,
         rest="eager",
         baseline="eager",
+        guard_time=60.0,
         wait=True,
     )
     if run.state != "done":

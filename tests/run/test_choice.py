@@ -67,7 +67,7 @@ def test_a_roofline_that_was_beaten_is_not_believed():
 
 def test_small_shares_of_a_waiting_workload_are_no_reason():
     """Where the host is what takes the time, the targets are weighed against each other."""
-    rows = [Row(0, share=0.0004), Row(1, share=0.0002), Row(2, share=0.000001)]
+    rows = [Row(0, share=0.0004), Row(1, share=0.0002), Row(2, share=0.0000001)]
 
     found = choose_targets(rows, OptimizeOptions.of({}), lambda _index: None)
 
