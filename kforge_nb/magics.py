@@ -165,7 +165,8 @@ class KForgeMagics(Magics):
     def _guard(self, values: dict[str, Any], _body: str) -> Any:
         run = self._run(values)
         if run.decisions.empty:
-            print(f"run {run.name} has no decisions yet: {run.status()}")
+            yet = "" if run.state == "done" else " yet"
+            print(f"run {run.name} has no decisions{yet}: {run.status()}")
             return None
         display(run.guard)
         return None

@@ -211,6 +211,8 @@ class Run(RunView):
 
         record = self.record
         if not record.store.decisions(record.id):
+            if self.state == "done":
+                raise BadInput(f"run {self.name} had no target to search, so it installs no kernel")
             raise BadInput(
                 f"nothing is decided yet ({self.status()}); wait for the run, or resume it"
             )

@@ -6,6 +6,7 @@ import pytest
 import torch
 from torch import nn
 
+import kforge_nb
 from kforge_nb.candidates.candidate import Candidate, Kernel, LaunchPlan
 from kforge_nb.errors import BadInput
 from kforge_nb.options import OptimizeOptions
@@ -124,3 +125,13 @@ def test_what_is_not_decided_cannot_be_applied(stage, model):
         run.apply(model)
 
     assert "nothing is decided yet" in str(caught.value)
+
+
+def test_a_run_without_targets_does_not_ask_to_wait(tmp_path):
+    """A workload in which nothing can be replaced ends at once; waiting longer changes nothing."""
+    model, x = torch.nn.Identity(), torch.ones(2)
+    run = kforge_nb.optimize(lambda: model(x), store=str(tmp_path / "store"), wait=True)
+
+    assert run.state == "done"
+    with pytest.raises(BadInput, match="had no target to search, so it installs no kernel"):
+        run.apply()
