@@ -41,7 +41,7 @@ def main() -> int:
             on_cell_executed=_print_cell,
         )
         try:
-            client.execute()
+            client.execute(cleanup_kc=True)
         except (CellExecutionError, DeadKernelError) as error:
             print(f"The notebook did not run through: {error}", file=sys.stderr)
             return 1
@@ -83,7 +83,8 @@ def _text(output: Any) -> str:
         lines = str(output["text"]).splitlines(keepends=True)
         return "".join(line for line in lines if "%|" not in line)  # progress bars
     text = str(output.get("data", {}).get("text/plain", ""))
-    return "" if text.startswith(("<Figure", "<kforge_nb.view.widget")) else text
+    hidden = text.startswith(("<Figure", "<kforge_nb.view.widget")) or "%|" in text
+    return "" if hidden else text
 
 
 if __name__ == "__main__":
