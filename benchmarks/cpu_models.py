@@ -41,6 +41,7 @@ FLOOR = 0.98
 GAIN = 1.03
 WINNERS = 3
 QUIET = 0.15
+GUARD_SECONDS = 60.0
 _MARK = "RESULT "
 _PAIRS = (
     ("guarded-eager", "empty-eager"),
@@ -79,7 +80,7 @@ def search(name: str, folder: str, budget: int, threads: int) -> dict[str, Any]:
         budget=budget,
         rest="eager",
         baseline="eager",
-        guard_time=60.0,
+        guard_time=GUARD_SECONDS,
         wait=True,
     )
     if run.state != "done":
@@ -99,19 +100,30 @@ class Sides:
         self.run = _workload(case)
         self.workload = workload
         self.kernels = kernels
+        self.kept: dict[str, Sequence[Accepted]] = {}
         self.calls: dict[str, list[tuple[nn.Module, Any]]] = {
             "raw eager": [(module, None) for module in workload.modules]
         }
 
     def add(self, rest: str) -> None:
-        """Compile this rest with and without the kernels."""
+        """Compile this rest with and without the kernels that the guard keeps under it."""
         from kforge_nb.guard.apply import apply
 
-        for name, kernels in (("empty", ()), ("guarded", self.kernels)):
+        kept = self.kept[rest] = self._kept(rest)
+        for name, kernels in (("empty", ()), ("guarded", kept)):
             applied = apply(self.workload.modules, kernels, rest, calls=self.workload.calls)
             self.calls[f"{name}-{rest}"] = [(call.module, call) for call in applied.guarded]
             for call in applied.guarded:
                 call.module._compiled_call_impl = None
+
+    def _kept(self, rest: str) -> Sequence[Accepted]:
+        """The run's decisions are for an eager rest; another rest is decided here, as auto does."""
+        from kforge_nb.guard.decide import decide
+
+        if rest == "eager" or not self.kernels:
+            return self.kernels
+        report = decide(self.workload, self.kernels, rest, time_limit=GUARD_SECONDS)
+        return [k for k in self.kernels if k.target_fingerprint in report.installed]
 
     def add_compile(self) -> None:
         """What a user gets from ``model.compile()``."""
@@ -158,7 +170,8 @@ def measure(
         torch.testing.assert_close(call(), want, rtol=2e-2, atol=2e-2, msg=f"{name}: {side}")
     with Watch() as watched:
         samples = interleave(calls, seconds=seconds, batch_seconds=0.0, least=12, most=300)
-    return {"samples": samples, "foreign": watched.foreign}
+    kept = {rest: len(found) for rest, found in sides.kept.items()}
+    return {"samples": samples, "foreign": watched.foreign, "kernels": kept}
 
 
 def _child(words: Sequence[str], limit: float | None) -> dict[str, Any] | None:
@@ -181,7 +194,6 @@ def _rows(name: str, searched: dict[str, Any], found: dict[str, Any]) -> list[di
     samples = found["samples"]
     more = {
         "model": name,
-        "kernels": searched["kernels"],
         "quiet": found["foreign"] <= QUIET,
         "foreign_cpus": round(found["foreign"], 3),
     }
@@ -191,7 +203,9 @@ def _rows(name: str, searched: dict[str, Any], found: dict[str, Any]) -> list[di
     for ours, against in _PAIRS:
         if ours in samples and against in samples:
             result = compare(samples[ours], samples[against])
-            rows.append(compare_row(f"{name}: {ours}", against, result, side=ours, **more))
+            kernels = found["kernels"].get(ours.partition("-")[2], 0) if "guarded" in ours else 0
+            row = compare_row(f"{name}: {ours}", against, result, side=ours, **more)
+            rows.append({**row, "kernels": kernels})
     return rows
 
 
