@@ -198,6 +198,24 @@ def test_writing_beside_the_output_is_seen(offset, load, case):
     assert "guard zone" in loaded.check([case]).wrong
 
 
+def test_trusting_what_the_output_memory_holds_is_seen(load, case):
+    """Memory with an earlier result in it, partly overwritten, must be written in full."""
+    body = """
+    float q = 0.0f;
+    for (int64_t i = 0; i < c; ++i) q += a[i] * a[i];
+    float k = 1.0f / std::sqrt(q / c + 1e-6f);
+    if (TRUSTS && o[0] == a[0] * k && o[c - 1] == a[c - 1] * k) continue;
+    for (int64_t i = 0; i < c; ++i) o[i] = a[i] * k;"""
+    found = []
+    for trusts in ("false", "true"):
+        loaded = load(rows_kernel(body.replace("TRUSTS", trusts)))
+        loaded.load()
+        found.append(loaded.check([case]))
+    assert found[0].wrong is None
+    assert found[0].repeatable
+    assert "unwritten" in found[1].wrong
+
+
 def test_all_kinds_of_arguments_arrive(load, tmp_path):
     """More integers and floats than there are registers, in any mixture, keep their values."""
     double = target_of(lambda x: x * 2.0, torch.randn(4, 8))
