@@ -117,10 +117,10 @@ class Model:
 
 
 def timed(call: ModuleCall, run: Callable[..., Any]) -> float:
-    """Seconds of one call on fresh arguments under its recorded state."""
+    """Seconds of one call on fresh arguments under its recorded state; buffers are put back."""
     args, kwargs = call.fresh_args()
     wait = torch.cuda.synchronize if torch.cuda.is_initialized() else _nothing
-    with call.grad_state.restored():
+    with call.grad_state.restored(), call.state_kept():
         wait()
         start = time.perf_counter()
         result = run(*args, **kwargs)

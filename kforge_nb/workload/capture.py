@@ -97,6 +97,18 @@ def _watched_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
     return watcher.call(module, args, kwargs)
 
 
+def _statistics(module: nn.Module, known: list[torch.Tensor]) -> list[torch.Tensor]:
+    """Running statistics that a call in training mode writes to: no version counts that."""
+    taken = {id(t) for t in known}
+    return [
+        statistic
+        for child in module.modules()
+        if isinstance(child, nn.modules.batchnorm._NormBase) and child.training
+        for statistic in (child.running_mean, child.running_var)
+        if statistic is not None and id(statistic) not in taken
+    ]
+
+
 class _Watcher:
     """Records the calls at depth 1 of one thread."""
 
@@ -141,6 +153,8 @@ class _Watcher:
             recorded.writes = recorded.writes or versions((args, kwargs)) != before
             pairs = zip(state, state_before, strict=True)
             recorded.written_state += [t for t, v in pairs if t._version != v]
+            if state:
+                recorded.written_state += _statistics(module, recorded.written_state)
             return result
         finally:
             self.depth -= 1
