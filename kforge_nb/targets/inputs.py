@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import torch
 
-from kforge_nb.errors import DocumentError
+from kforge_nb.errors import DocumentError, StoreError
 
 __all__ = ["CapturedInputs", "Holding"]
 
@@ -119,7 +119,10 @@ class CapturedInputs:
             del self._bases[key]
 
     def save(self, folder: Path) -> None:
-        """Write all sets (references too, as they are now) to ``folder``."""
+        """Write all sets (references too, as they are now) to ``folder``.
+
+        Raises StoreError where they cannot be written.
+        """
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         bases = dict(self._bases)
@@ -167,9 +170,16 @@ def _checked_view(row: list[Any], bases: dict[str, torch.Tensor]) -> _View:
 
 
 def _write(path: Path, tensors: dict[str, torch.Tensor]) -> None:
+    from safetensors import SafetensorError
     from safetensors.torch import save_file
 
-    save_file({k: t.detach().cpu().contiguous() for k, t in tensors.items()}, str(path))
+    try:
+        save_file({k: t.detach().cpu().contiguous() for k, t in tensors.items()}, str(path))
+    except (OSError, SafetensorError) as problem:
+        raise StoreError(
+            f"captured inputs cannot be written to {path.parent} ({problem}); free some space "
+            "there, or choose another folder with store="
+        ) from None
 
 
 def _read(path: Path, devices: dict[str, str]) -> dict[str, torch.Tensor]:

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import json
+import resource
 
 import pytest
 import torch
 
-from kforge_nb.errors import DocumentError
+from kforge_nb.errors import DocumentError, StoreError
 from kforge_nb.targets.build import find_targets
 from kforge_nb.targets.inputs import CapturedInputs
 from kforge_nb.workload.capture import capture_graphs, watch
@@ -117,6 +118,20 @@ def found():
         targets = find_targets(workload)
     assert seen == float(model[0].seen) == 2.0
     return model, workload, targets
+
+
+def test_a_full_disk_is_one_clear_error(tmp_path):
+    """Where nothing more can be written, the message names the folder and what to do."""
+    kept = CapturedInputs()
+    kept.add([torch.randn(4096)])
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1024, hard))
+    try:
+        with pytest.raises(StoreError, match="free some space"):
+            kept.save(tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
 
 
 def test_targets_are_deduplicated_with_their_occurrences(found):
