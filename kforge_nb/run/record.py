@@ -139,6 +139,12 @@ class Record:
         """An entry in the log of events."""
         self.store.add_event(self.id, kind, record)
 
+    def add_note(self, text: str) -> None:
+        """Something to know about the workload, shown with the run."""
+        workload = self.run["workload"]
+        notes = list(dict.fromkeys([*workload.get("notes", []), text]))
+        self.store.update_run(self.id, workload={**workload, "notes": notes})
+
     def spent(self) -> float:
         """US dollars booked so far."""
         return sum(row["usd"] or 0.0 for row in self.store.costs(self.id))

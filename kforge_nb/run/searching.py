@@ -16,6 +16,7 @@ from kforge_nb.errors import KForgeError, MissingTool, StoreError
 from kforge_nb.judge.evaluation import Evaluation
 from kforge_nb.proposers.protocol import Refusal
 from kforge_nb.run import facts
+from kforge_nb.run.confirming import Confirmation
 from kforge_nb.run.flights import Flight, Flights
 from kforge_nb.search import allocate, mcts, stopping
 
@@ -29,9 +30,6 @@ if TYPE_CHECKING:
     from kforge_nb.search.mcts import Choice
 
 __all__ = ["Search"]
-
-CONFIRM_AT_MOST = 3
-"""Runners-up that are timed again when the winner does not hold up on fresh samples."""
 
 
 class Search:
@@ -60,6 +58,7 @@ class Search:
         self._flights = Flights(benches, control)
         self._begun = time.monotonic()
         self._before = seconds_before
+        self._winners = Confirmation(options, record, control, benches, self._show)
         for work in works:
             facts.learn_from(work, self.rates)
 
@@ -86,6 +85,7 @@ class Search:
                 break
         for work in self.works:
             self._settle(work, over)
+        self._winners.tell()
         return over
 
     def close(self) -> None:
@@ -101,7 +101,7 @@ class Search:
             self._land()
         work = self._work(handed.target)
         if work.tree.best() is work.tree.find(handed.candidate.digest):
-            self._confirm(work)
+            self._winners.confirm(work)
 
     # -- one step ---------------------------------------------------------------------------
 
@@ -122,7 +122,7 @@ class Search:
 
     def _grow(self, work: Work) -> str | None:
         """One choice and one proposal; None when something was done about the target."""
-        if work.state == "waiting":
+        if work.state != "searching":
             work.set("searching")
         choice = mcts.choose(work.tree, facts.rng_for(work, self.options.seed))
         if choice is None:
@@ -207,36 +207,10 @@ class Search:
         """Confirms the winner on fresh samples and closes the target."""
         if not work.open:
             return
-        self._confirm(work)
+        self._winners.confirm(work)
         self.benches.drop(work.index)
         work.set("done", reason)
         self._show(f"target {work.index} is done: {reason}")
-
-    def _confirm(self, work: Work) -> None:
-        """Times the best again, and what then looks better, before one of them is the winner."""
-        tried = {work.confirmed} - {None}
-        for _ in range(CONFIRM_AT_MOST):
-            best = work.tree.best()
-            if best is None or best.id in tried or not work.accepted(best.id):
-                break
-            tried.add(best.id)
-            self._time_again(work, best.id)
-        winners = [node_id for node_id in tried if node_id and work.accepted(node_id)]
-        work.confirmed = max(winners, key=work.speedup, default=None)
-        best = work.tree.best()
-        shown = work.confirmed or (best.id if best else None)
-        self.record.set_target(work.index, best=shown)
-
-    def _time_again(self, work: Work, node_id: str) -> None:
-        """The node's evaluation on fresh samples is from now on the one to show."""
-        self.control.checkpoint()
-        self._show(f"timing the winner of target {work.index} again ({node_id})")
-        against = ("eager", "compile") if self.options.baseline == "compile" else ("eager",)
-        bench = self.benches.of(work.index, work.target)
-        fresh = bench.confirm(work.candidate(node_id), against, self.control.stop)
-        self.control.checkpoint()
-        self.record.replace_evaluation(node_id, fresh)
-        work.tree.replace_evaluation(node_id, fresh)
 
     # -- facts --------------------------------------------------------------------------------
 

@@ -45,7 +45,7 @@ class Work:
     @property
     def open(self) -> bool:
         """Whether more candidates may be tried."""
-        return self.state in {"waiting", "searching"}
+        return self.state in {"waiting", "searching", "stopped"}
 
     def set(self, state: str, reason: str = "", **fields: Any) -> None:
         """A state transition, stored first."""
@@ -61,6 +61,17 @@ class Work:
         """Speed-up of a node over eager; 0 where it was not timed."""
         found = self.tree[node_id].evaluation
         return (found.speedup or 0.0) if found is not None else 0.0
+
+    def low(self, node_id: str) -> float:
+        """Lower bound of a node's speed-up over eager; 0 where it was not timed."""
+        found = self.tree[node_id].evaluation
+        lows = (t.low for t in found.timings if t.against == "eager") if found else ()
+        return next(iter(lows), 0.0)
+
+    def timed_against(self, node_id: str, baseline: str) -> bool:
+        """Whether a node has a comparison with a baseline."""
+        found = self.tree[node_id].evaluation
+        return found is not None and any(t.against == baseline for t in found.timings)
 
     def candidate(self, node_id: str) -> Candidate:
         """The candidate of a node."""

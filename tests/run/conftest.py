@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 from contextlib import contextmanager
+from dataclasses import replace
 
 import pytest
 import torch
@@ -69,7 +70,10 @@ class FakeBench:
 
     def confirm(self, candidate, against=("eager",), stop=None):
         self.judge.confirmed.append(candidate)
-        return evaluation(self.judge.confirm(candidate))
+        self.judge.against.append(tuple(against))
+        eager = evaluation(self.judge.confirm(candidate))
+        others = (replace(eager.timings[0], against=name) for name in against if name != "eager")
+        return replace(eager, timings=(*eager.timings, *others))
 
     def close(self):
         self.closed = True
@@ -86,6 +90,7 @@ class FakeJudge:
         self.gate.set()
         self.began = threading.Event()
         self.judged, self.confirmed, self.benches = [], [], []
+        self.against: list[tuple[str, ...]] = []
 
     def confirm(self, candidate):
         return self.confirm_ratio

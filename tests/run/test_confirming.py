@@ -1,0 +1,65 @@
+"""torch.compile is timed only for winners that stand, and for a bounded number of them."""
+
+from __future__ import annotations
+
+import pytest
+
+from kforge_nb.run import confirming
+
+PATIENCE_S = 30
+BOTH = ("eager", "compile")
+
+
+def searched(stage, **options):
+    """Runs a search to its end; the conductor."""
+    conductor = stage.conductor(**options)
+    conductor.start()
+    assert conductor.join(PATIENCE_S)
+    assert conductor.record.run["state"] == "done"
+    return conductor
+
+
+@pytest.mark.parametrize("baseline", ["eager", "compile"])
+def test_a_clear_winner_is_timed_against_both_at_once(stage, baseline):
+    """One session serves both baselines; with baseline=eager nothing is compiled."""
+    searched(stage, budget=1, baseline=baseline)
+
+    assert stage.judge.against == [BOTH if baseline == "compile" else ("eager",)]
+
+
+def test_a_marginal_winner_must_stand_against_eager_first(stage):
+    """Compiling takes long, so it waits until fresh samples agree that there is a gain."""
+    stage.judge.ratios = [1.05]
+    stage.judge.confirm_ratio = 1.0
+    searched(stage, name="falls", budget=1)
+    assert stage.judge.against == [("eager",)]
+
+    stage.judge.against.clear()
+    stage.judge.confirm_ratio = 1.06
+    conductor = searched(stage, name="stands", budget=1)
+
+    assert stage.judge.against == [("eager",), BOTH]
+    assert conductor.works[0].confirmed == "0.0"
+
+
+def test_a_winner_that_falls_beside_compile_is_none(stage):
+    """The last samples count: one that loses its gain there is not installed."""
+    stage.judge.ratios = [1.05]
+    fresh = iter([1.06, 0.9])
+    stage.judge.confirm = lambda candidate: next(fresh)
+
+    assert searched(stage, budget=1).works[0].confirmed is None
+
+
+@pytest.mark.parametrize(("name", "value"), [("COMPILE_AT_MOST", 2), ("COMPILE_S", 0.0)])
+def test_beyond_the_limit_only_eager_is_timed_and_it_is_said(stage, monkeypatch, name, value):
+    """A run with many winners ends in time; a note counts those without the figure."""
+    monkeypatch.setattr(confirming, name, value)
+    stage.judge.ratios = [1.3]
+    conductor = searched(stage, targets=3, budget=6)
+
+    left = 3 - (2 if name == "COMPILE_AT_MOST" else 0)
+    assert stage.judge.against.count(BOTH) == 3 - left
+    assert all(work.confirmed for work in conductor.works)
+    (note,) = conductor.record.run["workload"]["notes"]
+    assert note.startswith(f"winners timed against eager only: {left}; ")
