@@ -39,6 +39,9 @@ WAITING = (
     "model, or call kforge_nb.resume({name!r}, fn)"
 )
 
+_ENDED = {"stopped": "was stopped", "failed": "failed"}
+KEPT = "what was found is kept, and %kforge resume {name} goes on"
+
 _log = logging.getLogger("kforge_nb.run")
 
 
@@ -128,7 +131,7 @@ class Conductor:
         try:
             state, reason = self._stages()
         except Stopped as signal:
-            state, reason = "stopped", f"{signal}; what was found is kept, resume goes on"
+            state, reason = "stopped", f"{signal}; {KEPT.format(name=self.record.name)}"
         except KForgeError as error:
             state, reason, self.failure = "failed", str(error), error
         except BaseException as error:  # noqa: BLE001  a thread has nobody else to tell
@@ -200,6 +203,7 @@ class Conductor:
         for left in self.control.close_inbox():
             left.result.set_exception(KForgeError(f"the run ended before its turn came: {reason}"))
         try:
+            self._close_targets(state)
             self.record.set_state(state, reason)
             self.say(state, reason)
             self.record.store.release(self.record.id)
@@ -210,6 +214,13 @@ class Conductor:
             self._ended.set()
             views, self._views = self._views, []
         self._finish(views, state, reason)
+
+    def _close_targets(self, state: str) -> None:
+        """Targets that the run did not finish are stopped, not left as if somebody were at work."""
+        for work in self.works:
+            if work.open and work.state != "stopped":
+                untried = "" if len(work.tree) else " before a candidate was judged"
+                work.set("stopped", f"the run {_ENDED.get(state, 'ended')}{untried}")
 
     def _finish(self, views: list[LiveView], state: str, reason: str) -> None:
         """The live views become saved ones."""

@@ -15,6 +15,7 @@ from kforge_nb.errors import BadInput
 from kforge_nb.run import live
 from kforge_nb.run.looking import RunView
 from kforge_nb.store.records import ACTIVE
+from kforge_nb.view import words
 
 if TYPE_CHECKING:
     import torch
@@ -53,9 +54,8 @@ class Run(RunView):
             of = f" of {progress['budget']}" if progress.get("budget") else ""
             parts.append(f"{progress.get('judged', 0)}{of} candidates judged")
             parts.append(progress.get("message") or "")
-        else:
-            parts.append(data["state_reason"])
-        return ", ".join(part for part in parts if part)
+            return ", ".join(part for part in parts if part)
+        return f"run {data['name']}: {words.ended(data, ', ')}"
 
     # -- holding it ------------------------------------------------------------------------
 
@@ -114,7 +114,10 @@ class Run(RunView):
 
         ``modules`` is only needed after a kernel restart, when the workload is gone. ``rest`` is
         how the remaining graph runs; ``auto`` takes the guard's recommendation. ``undo`` brings
-        back the very objects of before. Raises BadInput when there is nothing to apply.
+        back the very objects of before.
+
+        Raises BadInput, with the reason, when no kernel won, when nothing is decided yet, and with
+        ``rest="auto"`` when the guard found the untouched model fastest (it recommends ``none``).
         """
         from kforge_nb.guard import apply as guard_apply
 
@@ -156,7 +159,8 @@ class Run(RunView):
         display(self)
 
     def __repr__(self) -> str:
-        return f"<kforge {self.status()}>"
+        notes = self._brief()["workload"].get("notes", [])
+        return "\n".join([f"<kforge {self.status()}>", *(f"  note: {note}" for note in notes)])
 
     # -- inside ----------------------------------------------------------------------------
 
@@ -213,13 +217,20 @@ class Run(RunView):
         if not record.store.decisions(record.id):
             if self.state == "done":
                 raise BadInput(f"run {self.name} had no target to search, so it installs no kernel")
-            raise BadInput(
-                f"nothing is decided yet ({self.status()}); wait for the run, or resume it"
-            )
+            raise BadInput(f"nothing is decided yet: {self.status()}; {self._how_to_decide()}")
         kernels = installed_kernels(record)
         if not kernels:
             raise BadInput(f"run {self.name} installs no kernel; run.guard says why")
         return kernels
+
+    def _how_to_decide(self) -> str:
+        """What to do so that the guard decides: wait for a run at work, go on with an ended one."""
+        if self.state in ACTIVE:
+            return "wait for its end, by run.wait() or %kforge wait"
+        return (
+            f"its kernels were not measured in the model; kforge_nb.resume({self.name!r}, fn), or "
+            f"`%%kforge resume {self.name}` over the cell, goes on to that"
+        )
 
     def _rest(self, rest: str) -> str:
         if rest != "auto":

@@ -1,4 +1,7 @@
-"""Run documents as pandas DataFrames that have their columns even when there is no row yet."""
+"""Run documents as pandas DataFrames that have their columns even when there is no row yet.
+
+What was not measured is NaN in a column of figures, and None in every other one.
+"""
 
 from __future__ import annotations
 
@@ -31,6 +34,13 @@ _TARGETS = (
     "flops", "roofline_us", "headroom", "ceiling", "state", "judged", "best", "speedup",
     "installed",
 )  # fmt: skip
+_FIGURES = frozenset({
+    "speedup", "low", "high", "ours_us", "eager_us", "compile_us", "over_compile", "value",
+    "seconds", "share", "isolated", "isolated_low", "isolated_high", "in_model", "in_model_low",
+    "in_model_high", "in_model_us", "without_us", "fidelity", "tokens_in", "tokens_out", "usd",
+    "total_usd", "total_seconds", "best_speedup", "mean_us", "bytes", "flops", "roofline_us",
+    "headroom", "ceiling",
+})  # fmt: skip
 
 
 def nodes(document: dict[str, Any]) -> pd.DataFrame:
@@ -63,4 +73,13 @@ def _frame(
     import pandas as pd
 
     found = rows(document)
-    return pd.DataFrame(found) if found else pd.DataFrame(columns=list(columns))
+    return pd.DataFrame({name: _column([row[name] for row in found], name) for name in columns})
+
+
+def _column(values: list[Any], name: str) -> pd.Series[Any]:
+    """Figures as floats; other values as they are where one is missing, which pandas would hide."""
+    import pandas as pd
+
+    if name in _FIGURES:
+        return pd.Series(values, dtype="float64")
+    return pd.Series(values, dtype="object" if None in values or not values else None)

@@ -19,7 +19,7 @@ _NODE = re.compile(r"([0-9]{1,9})\.([0-9]{1,9})")
 _ACTIONS = frozenset({"draft", "repair", "optimise", "restart"})
 _VERDICTS = frozenset(map(str, Verdict))
 _LANGUAGES = frozenset({"cpp", "cuda", "cuda_extension"})
-_TARGET_STATES = frozenset({"waiting", "searching", "done", "skipped", "failed"})
+_TARGET_STATES = frozenset({"waiting", "searching", "done", "skipped", "failed", "stopped"})
 _GRANULARITIES = frozenset({"op", "module", "region"})
 
 

@@ -22,7 +22,9 @@ __all__ = ["MIME", "bundle", "to_html", "to_svg"]
 MIME = "application/vnd.kforge.run+json"
 LARGEST_TREE = 150
 ROWS = 60
-_NUMBER = "text-align:right;white-space:nowrap"
+_CELL = "padding:2px 10px;vertical-align:top"
+_TEXT = f"text-align:left;{_CELL}"
+_NUMBER = f"text-align:right;white-space:nowrap;{_CELL}"
 
 
 def bundle(document: Document) -> dict[str, Any]:
@@ -60,11 +62,12 @@ def _headline(document: Document) -> str:
         big, after = words.ratio(lead.estimate), "estimated, not yet measured in the model"
     usd, calls = facts.spent(document)
     installed = sum(1 for d in document["decisions"] if d["installed"])
+    alone = f"rest {lead.rest} alone gives " if lead.nothing_won else ""
     lines = [
         f"{words.row_interval(lead.over_empty)} over the same rest ({lead.rest}) without kernels"
         if lead.over_empty
         else "",
-        f"{words.row_interval(lead.over_eager)} over the untouched eager model"
+        f"{alone}{words.row_interval(lead.over_eager)} over the untouched eager model"
         if lead.over_eager
         else "",
         f"{installed} of {len(document['decisions'])} targets replaced"
@@ -76,8 +79,7 @@ def _headline(document: Document) -> str:
         f"{words.count(document['progress']['judged'], 'candidate')} judged",
         f"{words.money(usd)} for {words.count(calls, 'call')}" if calls else "no paid calls",
     ]
-    why = f": {document['state_reason']}" if document["state_reason"] else ""
-    state = escape(f"Run {document['name']}, {document['state']}{why}")
+    state = escape(f"Run {document['name']}, {words.ended(document, ': ')}")
     return (
         f"<p><strong>{state}</strong></p>"
         f'<p><span style="font-size:1.8em;font-weight:600">{escape(big)}</span> {escape(after)}'
@@ -167,14 +169,17 @@ def _table(
     if not body:
         return ""
     if len(body) > ROWS:
-        more = f'<tr><td colspan="{len(head)}">… and {len(body) - ROWS} more</td></tr>'
+        more = (
+            f'<tr><td colspan="{len(head)}" style="{_TEXT}">… and {len(body) - ROWS} more</td></tr>'
+        )
         body = [*body[:ROWS], more]
     heads = "".join(
-        f'<th scope="col" style="{_NUMBER if i in numbers else "text-align:left"}">{escape(h)}</th>'
+        f'<th scope="col" style="{_NUMBER if i in numbers else _TEXT}">{escape(h)}</th>'
         for i, h in enumerate(head)
     )
     return (
-        f'<table><caption style="text-align:left;font-weight:600">{escape(title)}</caption>'
+        f'<table style="border-collapse:collapse;margin:0 0 12px">'
+        f'<caption style="{_TEXT};font-weight:600">{escape(title)}</caption>'
         f"<thead><tr>{heads}</tr></thead><tbody>{''.join(body)}</tbody></table>"
     )
 
@@ -183,4 +188,4 @@ def _cell(text: str, number: bool) -> str:
     colour = (
         f";color:{GOOD}" if text.startswith("●") else f";color:{MUTE}" if text[:1] == "○" else ""
     )
-    return f'<td style="{_NUMBER if number else "text-align:left"}{colour}">{escape(text)}</td>'
+    return f'<td style="{_NUMBER if number else _TEXT}{colour}">{escape(text)}</td>'

@@ -15,15 +15,14 @@ ROWS = 12
 
 
 def summary(document: Document) -> str:
-    """Headline, targets and decisions on a few lines each; no line is longer than 100 or so."""
-    blocks = [_headline(document), _targets(document), _decisions(document)]
+    """Headline, targets, decisions and notes, a few lines each; only notes may be long lines."""
+    blocks = [_headline(document), _targets(document), _decisions(document), _notes(document)]
     return "\n\n".join(block for block in blocks if block)
 
 
 def _headline(document: Document) -> str:
     lead = facts.headline(document)
-    why = document["state_reason"]
-    lines = [f"run {document['name']}: {document['state']}" + (f" ({why})" if why else "")]
+    lines = [f"run {document['name']}: {words.ended(document, ', ')}"]
     if lead.nothing_won:
         lines.append("  nothing won inside the model, so every target stays original")
     elif lead.over_empty is not None:
@@ -33,8 +32,9 @@ def _headline(document: Document) -> str:
         )
     if lead.over_eager is not None:
         before, after = lead.over_eager["against_us"], lead.over_eager["ours_us"]
+        alone = f"rest {lead.rest} alone gives " if lead.nothing_won else ""
         lines.append(
-            f"  {words.row_interval(lead.over_eager)} over the untouched eager model, "
+            f"  {alone}{words.row_interval(lead.over_eager)} over the untouched eager model, "
             f"{words.time(before)} → {words.time(after)}"
         )
     if lead.rest is None and lead.estimate is not None:
@@ -85,6 +85,11 @@ def _decisions(document: Document) -> str:
     left = len(document["decisions"]) - len(tried)
     untried = f"{words.count(left, 'target')} without an accepted kernel, left original"
     return "\n".join(filter(None, [_align(rows), untried if left else ""]))
+
+
+def _notes(document: Document) -> str:
+    """What the profile and the guard had to say about the workload."""
+    return "\n".join(f"note: {note}" for note in document["workload"]["notes"])
 
 
 def _align(rows: Sequence[Sequence[str]]) -> str:

@@ -8,6 +8,7 @@ from typing import Any
 __all__ = [
     "count",
     "decision",
+    "ended",
     "interval",
     "money",
     "percent",
@@ -74,6 +75,14 @@ def decision(row: Mapping[str, Any]) -> str:
     reason = row["reason"].removeprefix("kept original").removeprefix("replaced").lstrip(": ")
     verdict = "● replaced" if row["installed"] else "○ kept original"
     return f"{verdict}: {reason}" if reason else verdict
+
+
+def ended(run: Mapping[str, Any], between: str) -> str:
+    """A run's state and reason; a reason that begins with the state is not put after it."""
+    state, reason = str(run["state"]), str(run["state_reason"])
+    if not reason or reason.startswith(state):
+        return reason or state
+    return f"{state}{between}{reason}"
 
 
 def state(target: Mapping[str, Any], tried: int) -> str:

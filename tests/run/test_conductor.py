@@ -6,9 +6,11 @@ import time
 
 import pytest
 
-from kforge_nb.errors import MissingTool, StoreError
+from kforge_nb.errors import BadInput, MissingTool, StoreError
+from kforge_nb.run.conductor import Conductor
 from kforge_nb.run.flights import AT_ONCE
 from kforge_nb.run.handle import Run
+from kforge_nb.run.reload import works_of
 from kforge_nb.run.source import StoreSource
 
 PATIENCE_S = 30
@@ -95,10 +97,36 @@ def test_stop_ends_a_run_in_the_middle_of_an_evaluation(stage):
 
     run = conductor.record.run
     assert run["state"] == "stopped"
-    assert "stopped by the user" in run["state_reason"]
+    assert run["state_reason"].startswith("stopped by the user; what was found is kept")
     assert stage.store.nodes(conductor.record.id) == []
     assert stage.guarded == []
     assert all(bench.closed for bench in stage.judge.benches)
+
+
+def test_after_stop_no_target_looks_as_if_somebody_were_at_work(stage):
+    """The document says of each target that the run was stopped; resuming takes them up again."""
+    conductor = stage.conductor(targets=2)
+    stage.judge.gate.clear()
+    conductor.start()
+    assert stage.judge.began.wait(PATIENCE_S)
+    run = Run(StoreSource(conductor.record))
+
+    run.stop()
+
+    rows = run.document["targets"]
+    assert [row["state"] for row in rows] == ["stopped", "stopped"]
+    assert rows[0]["state_reason"] == "the run was stopped before a candidate was judged"
+    assert run.status().startswith("run r: stopped by the user; what was found is kept")
+    with pytest.raises(BadInput) as caught:
+        run.apply()
+    assert "kforge_nb.resume('r', fn)" in str(caught.value)
+    assert "wait" not in str(caught.value)
+    stage.judge.gate.set()
+    again = Conductor(
+        conductor.record, works_of(conductor.record), conductor.options, "here", stage.tools()
+    )
+    assert finish(again)["state"] == "done"
+    assert [row["state"] for row in run.document["targets"]] == ["done", "done"]
 
 
 def test_a_winner_that_does_not_hold_up_is_not_accepted(stage):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from html.parser import HTMLParser
 
 from kforge_nb.view.payload import for_notebook, for_widget, size
@@ -91,10 +92,28 @@ def test_text_tells_the_same(document):
     """The terminal's view has headline, targets and decisions."""
     text = summary(document)
 
-    assert text.startswith("run minilm: done (the budget of 26 candidates is used up)")
+    assert text.startswith("run minilm: done, the budget of 26 candidates is used up")
     assert "1.06× (1.05 to 1.07) over the same rest (inductor) without kernels" in text
     assert text.count("● replaced") == 2
-    assert text.endswith("1 target without an accepted kernel, left original")
+    assert "1 target without an accepted kernel, left original" in text
+    assert text.endswith("\n\nnote: The tokenizer is not part of the graph.")
+
+
+def test_every_cell_of_a_table_keeps_its_distance(document):
+    """Outside a notebook nothing else pads cells, and numbers would touch the next column."""
+    html = to_html(document)
+
+    cells = re.findall(r"<t[dh]\b[^>]*>", html)
+    assert cells
+    assert [cell for cell in cells if "padding:2px 10px" not in cell] == []
+
+
+def test_a_stopped_run_is_not_said_to_be_stopped_twice(document):
+    """The reason says who stopped it, so the state before it would only repeat a word."""
+    document.update(state="stopped", state_reason="stopped by the user; what was found is kept")
+
+    assert summary(document).startswith("run minilm: stopped by the user; what")
+    assert "Run minilm, stopped by the user; what" in Checked(to_html(document)).text
 
 
 def test_where_nothing_won_the_headline_is_no_gain(document):
@@ -121,7 +140,8 @@ def test_an_empty_run_still_has_a_view(document):
     document.update(fidelity=None, recommendation=None, state="profiling", state_reason="")
 
     assert "estimated" in Checked(to_html(document)).text
-    assert summary(document) == "run minilm: profiling\n  26 candidates judged, no paid calls"
+    lines = summary(document).splitlines()
+    assert lines[:3] == ["run minilm: profiling", "  26 candidates judged, no paid calls", ""]
 
 
 def test_the_widget_gets_no_details_and_bounded_code(document):

@@ -16,7 +16,7 @@ export type Count = number;
  * A measured number; null where it was not measured or not finite.
  */
 export type Figure = number | null;
-export type TargetState = "waiting" | "searching" | "done" | "skipped" | "failed";
+export type TargetState = "waiting" | "searching" | "done" | "skipped" | "failed" | "stopped";
 /**
  * TARGET.NUMBER, unique in the run
  */
