@@ -25,7 +25,8 @@ def profile(fn: Callable[[], Any], *, granularity: str | None = None) -> Profile
     """Runs ``fn`` and says which parts of its modules may be made faster, and by how much.
 
     Args:
-        fn: Calls one or several ``torch.nn.Module`` objects with real inputs.
+        fn: Calls one or several ``torch.nn.Module`` objects with real inputs, best under
+            ``torch.inference_mode()``, since kernels are used only where no gradient is needed.
         granularity: ``op``, ``module`` or ``region`` (default).
 
     Raises:
@@ -131,19 +132,22 @@ def optimize(
     store: str | PathLike[str] | None = None,
     wait: bool | None = None,
     dry_run: bool | None = None,
+    **unknown: Any,
 ) -> Run | DryRun:
     """Searches for kernels that make the modules which ``fn`` calls faster.
 
-    ``fn`` calls one or several ``torch.nn.Module`` objects with real inputs. It runs a few times
-    now, to see which modules it calls and where their time goes; the search then goes on in the
-    background and the run is returned (``run.show()`` displays it). ``fn`` is called again when
+    ``fn`` calls one or several ``torch.nn.Module`` objects with real inputs, without gradients
+    (under ``torch.inference_mode()``): kernels are used only where none is needed. It runs a few
+    times now, to see which modules it calls and where their time goes; the search then goes on in
+    the background and the run is returned (``run.show()`` displays it). ``fn`` is called again when
     the finished kernels are measured in the model. With ``dry_run`` nothing is searched and the
     plan of what would be done is returned.
 
     An option left out (None) has its default, which ``%config KForge`` can change.
 
     Raises:
-        BadInput: An option is wrong, ``fn`` calls no module, or a target asked for is not there.
+        BadInput: An option is wrong or unknown, ``fn`` calls no module or keeps gradients
+            everywhere, or a target asked for is not there.
         StoreError: The store is locked, damaged or cannot be written.
         MissingTool: There is no C++ compiler.
 
@@ -152,7 +156,7 @@ def optimize(
     from kforge_nb.run.begin import begin
 
     given = {key: value for key, value in locals().items() if key in _OPTION_NAMES}
-    options = OptimizeOptions.of(given)
+    options = OptimizeOptions.of({**given, **unknown})
     return begin(_callable(fn), options)
 
 
@@ -164,6 +168,8 @@ def resume(
 ) -> Run:
     """Goes on with a paused, stopped, failed or interrupted run; nothing judged is judged again.
 
+    A run that is done is taken again only after a kernel from a cell has become a winner of it.
+
     Args:
         run: Name or id of the run, or the run; the newest one where left out.
         fn: The workload, for the guard's measurements in the model. Without it (and when it is not
@@ -172,7 +178,8 @@ def resume(
         store: Folder of the store.
 
     Raises:
-        BadInput: There is no such run, or ``fn`` does not contain the run's targets.
+        BadInput: There is no such run, it is done, or ``fn`` does not contain the run's targets
+            or keeps gradients everywhere.
         StoreError: Another process works on the run.
     """
     from kforge_nb.run.begin import go_on
@@ -185,15 +192,18 @@ def load_run(name_or_path: str | PathLike[str], *, store: str | PathLike[str] | 
     """A run by its name or id in the store, or from a saved ``.kforge.json`` file.
 
     Raises:
-        BadInput: There is no such run and no such file.
+        BadInput: There is no such run or no such file.
         DocumentError: The file is not a valid run document, or of a newer schema.
     """
     from kforge_nb.run.handle import Run
     from kforge_nb.run.source import FileSource
 
     text = str(name_or_path)
-    if text.endswith(".json") or Path(text).is_file():
-        return Run(FileSource(Path(text).expanduser()))
+    path = Path(text).expanduser()
+    if text.endswith(".json") or path.is_file():
+        if not path.exists():
+            raise BadInput(f"there is no file {path.absolute()}; run.save(path) writes one")
+        return Run(FileSource(path))
     return find_run(text, store=store)
 
 

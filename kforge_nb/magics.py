@@ -31,7 +31,8 @@ def _commands() -> dict[str, Command]:
     """All sub-commands with their parsers."""
     summaries = {
         "profile": "run a cell or an expression and show what may be made faster",
-        "optimize": "search for faster kernels in the background",
+        "optimize": "search for faster kernels in the background; "
+        "the cell calls the model under torch.inference_mode()",
         "status": "what a run is doing",
         "stop": "end a run; what it has found so far stays",
         "pause": "hold a run after the candidate it is judging",

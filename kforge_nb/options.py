@@ -66,13 +66,20 @@ class OptimizeOptions:
     max_cost: float | None = _option(
         None, "US dollars that paid proposers may spend at most", float, low=0
     )
-    time_limit: float | None = _option(None, "seconds that the search may take", float, low=0)
+    time_limit: float | None = _option(
+        None,
+        "seconds that the search may take; timing its winners again and measuring in the model "
+        "(--guard-time) come after it",
+        float,
+        low=0,
+    )
     patience: int = _option(
         12, "a target stops after so many candidates without a new best", int, low=1
     )
     baseline: str = _option(
         "compile",
-        "what winners are timed against: eager, or compile for eager and torch.compile",
+        "what winners are timed against: eager, or compile for eager and torch.compile (at most 8 "
+        "winners and about 120 s; further ones against eager only)",
         str,
         choices=("eager", "compile"),
     )
@@ -117,6 +124,9 @@ class OptimizeOptions:
             for spec in option_specs()
             for value in (getattr(self, spec.name),)
         }
+
+
+_KINDS = {bool: "True or False", int: "a whole number", float: "a number", str: "text"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,14 +177,15 @@ class OptionSpec:
             float: (int, float, str),
             str: (str, PathLike),
         }
+        wrong = BadInput(f"{self.flag} takes {_KINDS[self.kind]}, not {value!r}")
+        if not isinstance(value, allowed[self.kind]) or (
+            self.kind is not bool and isinstance(value, bool)
+        ):
+            raise wrong
         try:
-            if isinstance(value, allowed[self.kind]) and (
-                self.kind is bool or not isinstance(value, bool)
-            ):
-                return self.kind(value)
-        except ValueError as error:
-            raise BadInput(f"{self.flag} takes {self.kind.__name__}: {error}") from None
-        raise BadInput(f"{self.flag} takes {self.kind.__name__}, not {value!r}")
+            return self.kind(value)
+        except ValueError:
+            raise wrong from None
 
 
 _defaults: dict[str, Any] = {}

@@ -34,12 +34,12 @@ def test_strings_of_a_magic_and_values_of_python_mean_the_same():
     [
         ({"bugdet": 3}, "did you mean 'budget'"),
         ({"budget": -1}, "at least 0, not -1"),
-        ({"budget": "many"}, "--budget takes int"),
-        ({"budget": 1.5}, "--budget takes int"),
+        ({"budget": "many"}, "--budget takes a whole number, not 'many'"),
+        ({"budget": 1.5}, "--budget takes a whole number, not 1.5"),
         ({"rest": "inducter"}, "did you mean 'inductor'"),
-        ({"wait": 1}, "--wait takes bool"),
+        ({"wait": 1}, "--wait takes True or False, not 1"),
         ({"top": 0}, "at least 1"),
-        ({"time_limit": "soon"}, "--time-limit takes float"),
+        ({"time_limit": "soon"}, "--time-limit takes a number, not 'soon'"),
     ],
 )
 def test_a_wrong_option_is_named_with_its_value(values, words):
@@ -48,6 +48,14 @@ def test_a_wrong_option_is_named_with_its_value(values, words):
         OptimizeOptions.of(values)
 
     assert words in str(caught.value)
+
+
+def test_a_misspelled_argument_of_optimize_is_suggested():
+    """From Python, too, a wrong option is a BadInput with a suggestion, before anything runs."""
+    import kforge_nb
+
+    with pytest.raises(BadInput, match="did you mean 'budget'"):
+        kforge_nb.optimize(pytest.fail, bugdet=3)
 
 
 def test_options_survive_the_store():

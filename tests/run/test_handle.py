@@ -72,6 +72,49 @@ def test_a_saved_run_opens_again_and_can_only_be_looked_at(finished, tmp_path):
     assert "opened from a file" in str(caught.value)
 
 
+def test_a_missing_file_is_said_in_one_piece(tmp_path):
+    """A wrong path is bad input with the path, without a chain of inner errors."""
+    with pytest.raises(BadInput, match=r"there is no file .*gone\.kforge\.json") as caught:
+        load_run(tmp_path / "gone.kforge.json")
+
+    assert caught.value.__cause__ is None
+    assert caught.value.__context__ is None
+
+
+@pytest.mark.parametrize("measured", [[None, None], [1.5, None], [1.5, 1.2]])
+def test_what_is_not_measured_is_nan_however_many_were(finished, measured):
+    """A column of figures is one of floats, whether all, some or none of its rows have one."""
+    document = finished.document
+    target = document["targets"][0]
+    document["targets"] = [{**target, "index": i} for i in range(2)]
+    document["decisions"] = [
+        {
+            "target": i,
+            "fingerprint": "f",
+            "node": None if ratio is None else "0.0",
+            "installed": False,
+            "reason": "",
+            "isolated": ratio and {"ratio": ratio, "low": ratio, "high": ratio},
+            "in_model": None,
+            "fidelity": None,
+        }
+        for i, ratio in enumerate(measured)
+    ]
+    table = tables.decisions(document)
+
+    assert table["isolated"].dtype == table["in_model"].dtype == "float64"
+    assert list(table["isolated"].isna()) == [ratio is None for ratio in measured]
+    assert [node is None for node in table["node"]] == [ratio is None for ratio in measured]
+
+
+def test_notes_about_the_workload_are_in_the_text_and_the_repr(finished):
+    """A note, such as where gradients keep kernels out, is seen in a terminal too."""
+    finished.record.add_note("gradients are enabled where model runs")
+
+    assert "note: gradients are enabled" in repr(finished)
+    assert "note: gradients are enabled" in finished._repr_mimebundle_()["text/plain"]
+
+
 def test_redacted_files_hold_no_source(finished, tmp_path):
     """``redact`` leaves the sources out of the document and of the page."""
     redacted = finished.save(tmp_path / "r.kforge.json", redact=True)
