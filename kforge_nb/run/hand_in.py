@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kforge_nb.candidates.plan import validate
-from kforge_nb.errors import BadInput, ContractBreach
 from kforge_nb.judge.evaluation import Evaluation, Verdict
 from kforge_nb.run.control import Handed
 from kforge_nb.run.manual import candidate_from_cell, cell_lines
@@ -50,12 +48,7 @@ def judge_source(
     from kforge_nb.run.reload import target_of
 
     target = target_of(record, index)
-    candidate = candidate_from_cell(source, target)
-    try:
-        validate(candidate.plan, candidate.language, target.inputs, target.outputs)
-    except ContractBreach as error:
-        raise BadInput(f"the kernel breaks the contract: {error}") from None
-    handed = Handed(index, candidate)
+    handed = Handed(index, candidate_from_cell(source, target))
     if conductor is not None and conductor.alive:
         conductor.control.hand_in(handed)
         return KernelVerdict(index, handed.result.result())

@@ -84,7 +84,7 @@ def test_compile_errors_point_at_the_cells_lines(target):
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("int x;", 'no extern "C" function'),
+        ("int x;", '0 extern "C" void functions'),
         (SOFTMAX.replace("// kforge: n", "// n"), "say what n is"),
     ],
 )

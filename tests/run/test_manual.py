@@ -28,6 +28,8 @@ class Target:
 
     inputs: tuple = (SPEC,)
     outputs: tuple = (SPEC,)
+    input_names: tuple = ("in0",)
+    output_names: tuple = ("out0",)
     captured: list = field(default_factory=list)
 
 
@@ -45,10 +47,10 @@ def test_the_plan_is_read_off_the_signature():
 @pytest.mark.parametrize(
     ("source", "words"),
     [
-        ("void f() {}", 'no extern "C" function'),
+        ("void f() {}", 'the source has 0 extern "C" void functions'),
         (SOURCE.replace("// kforge: n = numel(in0)", ""), "say what n is"),
-        (SOURCE.replace("* in0,", "* x,"), "neither an input"),
-        (SOURCE.replace("int64_t n,", "half n,"), "no known scalar type"),
+        (SOURCE.replace("* in0,", "* x,"), "the pointers x, out0 cannot be matched to in0, out0"),
+        (SOURCE.replace("int64_t n,", "half n,"), "has no known type"),
     ],
 )
 def test_what_cannot_be_read_is_explained(source, words):
@@ -57,6 +59,14 @@ def test_what_cannot_be_read_is_explained(source, words):
         candidate_from_cell(source, Target())
 
     assert words in str(caught.value)
+    assert 'extern "C" void kernel(const float* in0, float* out0' in str(caught.value)
+
+
+def test_the_convention_is_that_of_a_proposer():
+    """A cell may name its pointers freely, as candidates by hand may anywhere else."""
+    free = SOURCE.replace("* in0,", "* x,").replace("* out0,", "* y,")
+
+    assert candidate_from_cell(free, Target()).plan.kernels[0].args[:2] == ("in0", "out0")
 
 
 def test_compiler_lines_are_counted_as_the_cell_shows_them():
