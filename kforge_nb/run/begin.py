@@ -12,6 +12,7 @@ from kforge_nb.options import OptimizeOptions
 from kforge_nb.run import live, reload
 from kforge_nb.run.choice import Choice, choose_targets, trusted_headroom
 from kforge_nb.run.conductor import Conductor
+from kforge_nb.run.guarding import winner_of
 from kforge_nb.run.handle import Run
 from kforge_nb.run.record import Record, open_store, versions
 from kforge_nb.run.source import StoreSource
@@ -61,13 +62,17 @@ class DryRun:
 def begin(fn: Callable[[], Any], options: OptimizeOptions) -> Run | DryRun:
     """Profiles the workload on this thread, then starts the run's own thread and returns."""
     from kforge_nb.profile.profile import profile
+    from kforge_nb.run.gradients import refuse_gradients
+    from kforge_nb.workload.capture import capture_graphs, watch
 
     _check_backend(options)
     store = None if options.dry_run else open_store(options.store)
     if store is not None and options.name is not None:
         _check_free(store, options.name)
     tools = make_tools(options)
-    profiled = profile(fn, granularity=options.granularity, seconds=PROFILE_S)
+    workload = capture_graphs(watch(fn))
+    refuse_gradients(workload)
+    profiled = profile(workload, granularity=options.granularity, seconds=PROFILE_S)
     targets = {row.index: row.target for row in profiled.rows}
     choices = choose_targets(
         profiled.rows, options, lambda index: tools.proposer.supports(targets[index])
@@ -88,10 +93,12 @@ def go_on(run: Run, fn: Callable[[], Any] | None) -> Run:
     if conductor is not None:
         conductor.control.resume()
         return run
+    works = reload.works_of(record)
+    if record.run["state"] == "done":
+        _check_news(record, works)
     record.store.claim(record.id)
     options = OptimizeOptions.of(record.run["options"])
     tools = make_tools(options)
-    works = reload.works_of(record)
     workload = run.workload if fn is None else reload.watch_again(fn, works)
     before = float(record.store.entry(record.id, "seconds", 0.0))
     Conductor(record, works, options, workload, tools, before).start()
@@ -108,6 +115,17 @@ def one_more(record: Record, handed: Handed) -> Evaluation:
         raise BadInput(f"target {handed.target} of run {before['name']} was not taken for search")
     conductor = Conductor(record, works, options, None, make_tools(options))
     return conductor.judge_one(handed, before["state"], before["state_reason"])
+
+
+def _check_news(record: Record, works: list[Work]) -> None:
+    """BadInput for a run that is done, unless a kernel from a cell has become a winner since."""
+    decided = {d["target"]: d["node"] for d in record.store.decisions(record.id)}
+    if any(winner_of(work) != decided.get(work.index) for work in works):
+        return
+    raise BadInput(
+        f"run {record.name} is done, so there is nothing to go on with; run.apply() puts its "
+        "kernels into the model, and a new %%kforge optimize with a larger --budget searches on"
+    )
 
 
 def _check_backend(options: OptimizeOptions) -> None:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from kforge_nb.run.work import Work
     from kforge_nb.targets.target import Target
 
-__all__ = ["guard_stage", "installed_kernels"]
+__all__ = ["guard_stage", "installed_kernels", "winner_of"]
 
 
 def guard_stage(conductor: Conductor) -> str:
@@ -32,7 +32,7 @@ def guard_stage(conductor: Conductor) -> str:
 
     Raises Stopped when the run is stopped meanwhile; then no decision is stored.
     """
-    winners = {w.index: node for w in conductor.works if (node := _winner(w)) is not None}
+    winners = {w.index: node for w in conductor.works if (node := winner_of(w)) is not None}
     kernels = {
         work.index: _kernel(conductor.record, work.target, winners[work.index])
         for work in conductor.works
@@ -59,7 +59,7 @@ def installed_kernels(record: Record) -> list[Accepted]:
     return found
 
 
-def _winner(work: Work) -> str | None:
+def winner_of(work: Work) -> str | None:
     """The node whose gain was confirmed on fresh samples, if there is one."""
     node_id = work.confirmed
     return node_id if node_id is not None and work.accepted(node_id) else None

@@ -42,12 +42,14 @@ def target_of(record: Record, index: int) -> Target:
 def watch_again(fn: Callable[[], Any], works: list[Work]) -> Workload:
     """The workload of a resumed run, made sure to contain the run's targets.
 
-    Raises BadInput when not one of them occurs in it.
+    Raises BadInput when not one of them occurs in it, or a gradient is needed everywhere.
     """
+    from kforge_nb.run.gradients import refuse_gradients
     from kforge_nb.targets.partition import cut
     from kforge_nb.workload.capture import capture_graphs, watch
 
     workload = capture_graphs(watch(fn))
+    refuse_gradients(workload)
     wanted = {work.target.fingerprint for work in works}
     granularities = {work.target.granularity for work in works}
     found = {

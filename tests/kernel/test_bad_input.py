@@ -7,7 +7,8 @@ import pytest
 SETUP = """
 import torch
 from torch import nn
-model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64)).eval()
+learning = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64)).eval()
+model = nn.Sequential(nn.Linear(64, 64), nn.GELU(), nn.LayerNorm(64)).eval().requires_grad_(False)
 x = torch.randn(8, 64)
 """
 
@@ -15,7 +16,7 @@ TABLE = [
     ("%kforge", "needs a command"),
     ("%kforge optimise model(x)", "did you mean 'optimize'"),
     ("%kforge profile --granularty op model(x)", "did you mean '--granularity'"),
-    ("%%kforge optimize --budget many\nmodel(x)", "--budget takes int"),
+    ("%%kforge optimize --budget many\nmodel(x)", "--budget takes a whole number"),
     ("%%kforge optimize --rest inducter\nmodel(x)", "did you mean 'inductor'"),
     ("%%kforge optimize --as 3x\nmodel(x)", "--as needs a Python name"),
     ("%%kforge profile\nmodel(x", "does not compile"),
@@ -26,6 +27,7 @@ TABLE = [
     ("%%kforge optimize --backend cupy\nmodel(x)", "CUDA"),
     ("%%kforge optimize --ops sofmax\nmodel(x)", "no target is a 'sofmax'"),
     ("%%kforge optimize --target 99\nmodel(x)", "there is no target 99"),
+    ("%%kforge optimize\nlearning(x)", "with torch.inference_mode():"),
     ("%kforge status nosuchrun", "no runs"),
     ("%kforge status", "no runs"),
     ("%%kforge kernel\nvoid f() {}", "--target"),

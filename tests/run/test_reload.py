@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from kforge_nb.api import resume
 from kforge_nb.errors import BadInput, StoreError
 from kforge_nb.judge.evaluation import Verdict
 from kforge_nb.run.conductor import Conductor
@@ -52,6 +53,42 @@ def test_a_resumed_run_judges_only_what_is_left(stage):
     nodes = stage.store.nodes(record.id)
     assert len(nodes) == 5
     assert len({n["digest"] for n in nodes}) == 5
+
+
+def test_a_run_that_is_done_is_not_gone_on_with(stage):
+    """Resuming it would only measure the same again: it is refused, and stays as it was."""
+    stage.guard = decide
+    conductor = stage.conductor()
+    conductor.start()
+    assert conductor.join(PATIENCE_S)
+
+    with pytest.raises(BadInput, match="run r is done"):
+        resume("r", lambda: None, store=stage.store_path)
+
+    assert conductor.record.run["state"] == "done"
+
+
+def test_a_done_run_with_a_new_winner_may_go_on(stage):
+    """A kernel from a cell that became the winner since still has to be measured in the model."""
+    stage.guard = decide
+    conductor = stage.conductor()
+    conductor.start()
+    assert conductor.join(PATIENCE_S)
+    record = conductor.record
+    record.set_target(0, best="0.0" if conductor.works[0].confirmed != "0.0" else "0.1")
+
+    with pytest.raises(BadInput, match=r"called no torch\.nn\.Module"):
+        resume("r", lambda: None, store=stage.store_path)
+
+
+def decide(conductor):
+    """A guard that decides about the confirmed winner without measuring."""
+    work, record = conductor.works[0], conductor.record
+    decision = {"target": 0, "fingerprint": work.target.fingerprint, "node": work.confirmed}
+    decision |= {"installed": False, "reason": "for the test"}
+    decision |= dict.fromkeys(("isolated", "in_model", "fidelity"))
+    record.store.set_decision(record.id, 0, decision)
+    return "0 of 1 targets are replaced"
 
 
 def test_a_run_of_a_live_process_cannot_be_taken_over(stage):
