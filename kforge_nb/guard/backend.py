@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._guards import TracingContext
+from torch.utils._pytree import tree_leaves
 
 from kforge_nb.errors import BadInput, KForgeError
 from kforge_nb.guard.accepted import Accepted
@@ -27,8 +28,19 @@ if TYPE_CHECKING:
 
     from kforge_nb.targets.partition import Cut
     from kforge_nb.targets.target import Granularity
+    from kforge_nb.workload.calls import ModuleCall
+    from kforge_nb.workload.capture import Workload
+    from kforge_nb.workload.graphs import CapturedGraph
 
-__all__ = ["Accepted", "Backend", "GraphReport", "gradient_needed", "install", "kforge"]
+__all__ = [
+    "Accepted",
+    "Backend",
+    "GraphReport",
+    "gradient_needed",
+    "gradients_block",
+    "install",
+    "kforge",
+]
 
 ORDER: tuple[Granularity, ...] = ("region", "module", "op")
 """Larger wholes first: where cuts of two granularities overlap, the first one keeps its nodes."""
@@ -149,6 +161,31 @@ def gradient_needed(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:
     if not wanted:
         return any(_makes_leaf(node) for node in gm.graph.nodes)
     return torch.is_grad_enabled() or any(_enables_grad(node) for node in gm.graph.nodes)
+
+
+def gradients_block(workload: Workload) -> bool:
+    """Whether every graph of the workload needs a gradient, so that no kernel would ever run.
+
+    Graphs that ``capture_graphs`` has found decide; where it has not run, the recorded calls do: a
+    call needs a gradient if grad mode was on and a parameter or an argument requires one.
+    """
+    if workload.graphs:
+        return all(_graph_blocked(graph) for graph in workload.graphs)
+    return bool(workload.calls) and all(_call_blocked(call) for call in workload.calls)
+
+
+def _graph_blocked(graph: CapturedGraph) -> bool:
+    if graph.state.inference:
+        return False
+    with torch.set_grad_enabled(graph.state.grad):
+        return gradient_needed(graph.gm, graph.example_inputs)
+
+
+def _call_blocked(call: ModuleCall) -> bool:
+    if not call.grad_state.grad or call.grad_state.inference:
+        return False
+    tensors = (*call.module.parameters(), *tree_leaves((call.args, call.kwargs)))
+    return any(isinstance(t, torch.Tensor) and t.requires_grad for t in tensors)
 
 
 def _enables_grad(node: fx.Node) -> bool:

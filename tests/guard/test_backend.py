@@ -7,8 +7,9 @@ import torch
 
 from kforge_nb.errors import BadInput
 from kforge_nb.guard import launch
-from kforge_nb.guard.backend import Backend
+from kforge_nb.guard.backend import Backend, gradients_block
 from kforge_nb.guard.policy import dynamic_for, rest_compiler
+from kforge_nb.workload.capture import capture_graphs, watch
 
 
 def compiled(function, accepted, rest="eager", dynamic=False):
@@ -302,3 +303,28 @@ def test_shape_policy():
     assert dynamic_for("abc") is False
     assert dynamic_for("abcd") is None
     assert dynamic_for([]) is False
+
+
+def test_gradients_block_only_where_every_graph_needs_one(block):
+    """Trainable calls with grad mode on leave no place for a kernel; one call without is enough."""
+    x = torch.randn(8, 64)
+
+    def without():
+        with torch.no_grad():
+            return block(x)
+
+    def inference():
+        with torch.inference_mode():
+            return block(x)
+
+    def both():
+        return block(x), without()
+
+    cells = [lambda: block(x), without, inference, both]
+    for found in (watch, lambda cell: capture_graphs(watch(cell))):
+        assert [gradients_block(found(cell)) for cell in cells] == [True, False, False, False]
+    block.requires_grad_(False)
+    leaf = x.clone().requires_grad_()
+    for found in (watch, lambda cell: capture_graphs(watch(cell))):
+        assert not gradients_block(found(lambda: block(x)))
+        assert gradients_block(found(lambda: block(leaf)))
