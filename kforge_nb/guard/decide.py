@@ -16,6 +16,7 @@ from torch.utils._pytree import tree_leaves
 
 from kforge_nb.errors import BadInput
 from kforge_nb.guard.decider import Decider, Stage
+from kforge_nb.guard.fidelity import LIMIT
 from kforge_nb.guard.measure import Stopped, Timer
 from kforge_nb.guard.policy import RESTS
 from kforge_nb.guard.report import Decision, GuardReport, Whole
@@ -101,8 +102,10 @@ def _run_stages(decider: Decider, rests: Sequence[str], stages: list[Stage]) -> 
     """The eager rest first (it screens the kernels), then the others with its survivors."""
     kernels = list(decider.accepted.values())
     model = decider.prepare("eager", kernels)
-    eager = decider.weigh(model, decider.screen(model))
+    eager = Stage("eager", model, decider.screen(model))
+    decider.weigh(eager)
     decider.verify(eager)
+    decider.reasons.update(eager.reasons)  # what eager dropped no other rest tries
     if "eager" in rests:
         stages.append(eager)
     for rest in (r for r in rests if r != "eager"):
@@ -122,17 +125,29 @@ def _run_stages(decider: Decider, rests: Sequence[str], stages: list[Stage]) -> 
 def _against_compile(decider: Decider, stages: list[Stage]) -> None:
     """Rows of the best guarded model against Inductor alone."""
     best = _best(stages)
-    if best is None:
-        return
+    if best is None or (best.rest == "inductor" and not best.kept):
+        return  # Inductor without kernels is what torch.compile gives
     compiled = next((s for s in stages if s.rest == "inductor"), None)
     model = compiled.model if compiled else decider.prepare("inductor", [])
     best.whole.append(decider.against_model(best, model, "compile"))
 
 
 def _best(stages: Sequence[Stage]) -> Stage | None:
-    """The stage that is fastest against the untouched model, among those that are right."""
-    right = [stage for stage in stages if stage.right and stage.against("eager")]
-    return max(right, key=lambda s: s.against("eager").ratio, default=None)  # type: ignore[union-attr]
+    """The fastest stage against the untouched model among those that are right; sure ones first."""
+    right = [(_gains(s), c.ratio, s) for s in stages if s.right and (c := s.against("eager"))]
+    return max(right, key=lambda found: found[:2], default=(False, 0.0, None))[2]
+
+
+def _gains(stage: Stage) -> bool:
+    """Whether it is surely faster than the untouched model, or not slower and by kernels that are.
+
+    Kernels that surely win over their rest do what they can; that the whole is only about as fast
+    as the untouched model is then the cost of the rest.
+    """
+    whole, kernels = stage.against("eager"), stage.against("empty")
+    if whole is None:
+        return False
+    return whole.low > 1.0 or (whole.ratio >= 1.0 and kernels is not None and kernels.low > 1.0)
 
 
 def _report(decider: Decider, stages: list[Stage], rest: str, stopped: bool) -> GuardReport:
@@ -151,18 +166,41 @@ def _report(decider: Decider, stages: list[Stage], rest: str, stopped: bool) -> 
 def _recommend(
     stages: Sequence[Stage], best: Stage | None, rest: str, stopped: bool
 ) -> tuple[str, str]:
+    """The rest to use, or ``none``, and why."""
     if stopped:
         return "none", STOPPED
+    wrong = _wrong(stages)
     if best is None:
-        return "none", "no rest gives outputs as close to float64 as the untouched model"
+        why = "no rest gives outputs as close to float64 as the untouched model"
+        return "none", "; ".join([why, *wrong])
     found = best.against("eager")
     if found is None:
         return "none", "nothing could be compared with the untouched model"
     figure = f"{found.ratio:.3f}× [{found.low:.3f}, {found.high:.3f}]"
-    if found.ratio < 1.0 and rest == "auto":
-        return "none", f"the untouched model is fastest; the best rest, {best.rest}, gives {figure}"
+    if rest == "auto" and found.ratio < 1.0:
+        why = f"the untouched model is fastest; the best rest, {best.rest}, gives {figure}"
+        return "none", "; ".join([why, *wrong])
+    if rest == "auto" and not _gains(best):
+        why = (
+            f"no rest is surely faster than the untouched model; the best one, {best.rest}, gives "
+            f"{figure}, which may be chance"
+        )
+        return "none", "; ".join([why, *wrong])
     others = ", ".join(
-        f"{s.rest} {c.ratio:.3f}×" for s in stages if s is not best and (c := s.against("eager"))
+        f"{s.rest} {c.ratio:.3f}×"
+        for s in stages
+        if s is not best and s.right and (c := s.against("eager"))
     )
-    told = f"; the others: {others}" if others else ""
-    return best.rest, f"{best.rest} runs at {figure} of the untouched model{told}"
+    alone = "" if best.kept else " without any kernel"
+    why = f"{best.rest}{alone} runs at {figure} of the untouched model"
+    return best.rest, "; ".join([why, *([f"the others: {others}"] if others else []), *wrong])
+
+
+def _wrong(stages: Sequence[Stage]) -> list[str]:
+    """Why rests whose output is not as good as eager's are not taken, however fast."""
+    return [
+        f"{s.rest}{f', {c.ratio:.3f}×,' if (c := s.against('eager')) else ''} is not taken: "
+        f"its output has {s.fidelity.figure}, and at most {LIMIT}× is allowed"
+        for s in stages
+        if s.fidelity is not None and not s.right
+    ]

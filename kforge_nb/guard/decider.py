@@ -13,10 +13,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kforge_nb.guard import launch, measure
+from kforge_nb.guard.blame import give_up
 from kforge_nb.guard.fidelity import Fidelity, check_fidelity
 from kforge_nb.guard.measure import Model, Timer, interleave
 from kforge_nb.guard.report import Decision, Whole, isolated_comparison
-from kforge_nb.guard.stats import compare
+from kforge_nb.guard.stats import compare, looked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -41,13 +42,14 @@ NOISY = 1.1
 
 @dataclass
 class Stage:
-    """What one rest found."""
+    """What one rest found; ``reasons`` says of each kernel that it dropped why."""
 
     rest: str
     model: Model
     kept: frozenset[str]
     whole: list[Whole] = field(default_factory=list)
     fidelity: Fidelity | None = None
+    reasons: dict[str, str] = field(default_factory=dict)
 
     @property
     def right(self) -> bool:
@@ -55,7 +57,7 @@ class Stage:
         return self.fidelity is None or self.fidelity.good
 
     def against(self, name: str) -> Comparison | None:
-        """The guarded model of this rest against something."""
+        """This rest, with its kernels or without any, against something."""
         return next((w.comparison for w in self.whole if w.against == name), None)
 
 
@@ -81,7 +83,6 @@ class Decider:
         self.rng = random.Random(seed)  # noqa: S311 (order of samples, no secret)
         self.in_model: dict[str, Comparison] = {}
         self.reasons: dict[str, str] = {}
-        self.rest_reasons: dict[str, str] = {}
         self.notes: list[str] = []
         self.run_seconds = 0.0
         self.compile_reserve = 0.0
@@ -143,45 +144,62 @@ class Decider:
 
     # -- the whole model --------------------------------------------------------------------
 
-    def weigh(self, model: Model, kept: frozenset[str]) -> Stage:
+    def weigh(self, stage: Stage) -> None:
         """The whole model with the winners against none, leaving single ones out in turn."""
-        stage = Stage(model.backend.rest, model, kept)
         while True:
-            samples = self._whole_samples(model, stage.kept)
-            rows = self._rows(stage, samples)
+            samples = self._whole_samples(stage.model, stage.kept)
+            stage.whole = self._rows(stage, samples)
+            empty = stage.against("empty")
+            if empty is None:
+                return
             worse = self._left_out(stage.kept, samples)
-            empty = rows[0].comparison
-            if stage.kept and worse is None and self._loses(empty):
+            if worse is None and self._loses(stage, empty):
                 worse = self._least(stage.kept)
-            if worse is None or not stage.kept:
-                stage.whole = rows
-                return stage
+            if worse is None:
+                return
             for fingerprint in worse:
-                self.reasons.setdefault(fingerprint, self._no_help(fingerprint, samples, empty))
+                stage.reasons.setdefault(fingerprint, self._no_help(fingerprint, samples, empty))
             stage.kept -= worse
             self.say("measuring again without what did not help")
 
-    def _loses(self, empty: Comparison) -> bool:
-        """Whether the whole model says no to kernels that won at their places."""
+    def _loses(self, stage: Stage, empty: Comparison) -> bool:
+        """Whether the whole model contradicts kernels that won at their places.
+
+        Its noise is often larger than what the kernels save. Under an eager rest a ratio below 1
+        therefore counts only where the interval leaves out 1, or what the places promise; under a
+        rest that fuses, the places promise nothing.
+        """
         if empty.high < 1.0:
             return True
-        if empty.high > NOISY * empty.low:
-            note = (
-                "the machine was too busy to see the kernels in the whole model "
-                f"({empty.ratio:.3f}× [{empty.low:.3f}, {empty.high:.3f}]); what they win at their "
-                "places decided"
-            )
-            self.notes.extend([] if note in self.notes else [note])
+        if empty.ratio >= 1.0:
             return False
-        return empty.ratio < 1.0
+        if stage.rest == "eager":
+            return empty.high < self._promised(stage.kept, empty)
+        if empty.high <= NOISY * empty.low:
+            return True
+        note = (
+            "the machine was too busy to see the kernels in the whole model "
+            f"({empty.ratio:.3f}× [{empty.low:.3f}, {empty.high:.3f}]); what they win at their "
+            "places decided"
+        )
+        self.notes.extend([] if note in self.notes else [note])
+        return False
+
+    def _promised(self, kept: frozenset[str], empty: Comparison) -> float:
+        """The whole-model ratio if every kernel saves in the model what it saves at its places."""
+        saved = sum(self._gain(fingerprint) for fingerprint in kept)
+        return empty.against_us / max(empty.against_us - saved, 1e-9)
 
     def _whole_samples(self, model: Model, kept: frozenset[str]) -> dict[str, list[float]]:
         self.say(f"measuring the whole model, rest={model.backend.rest}, {len(kept)} kernels")
         sides: dict[str, Callable[[], float]] = {
-            "guarded": _sample(model, kept),
             "empty": _sample(model, frozenset()),
             "eager": lambda: 1e6 * measure.raw(model.calls),
         }
+        name = _name(kept)
+        if kept:
+            sides[name] = _sample(model, kept)
+        others = [side for side in ("empty", "eager") if side != name]
         if model.backend.rest == "eager" and len(kept) > 1:
             for fingerprint in sorted(kept, key=self._gain)[: self._affordable()]:
                 less = kept - {fingerprint}
@@ -194,7 +212,7 @@ class Decider:
             rounds=WHOLE_ROUNDS,
             least=FEWEST_ROUNDS,
             rng=self.rng,
-            enough=lambda s: _settled(compare("empty", s["guarded"], s["empty"]), 0.03),
+            enough=lambda s: all(_settled(looked(o, s[name], s[o]), 0.03) for o in others),
         )
 
     def _affordable(self) -> int:
@@ -207,10 +225,11 @@ class Decider:
         return found.against_us - found.ours_us if found else 0.0
 
     def _rows(self, stage: Stage, samples: Mapping[str, list[float]]) -> list[Whole]:
-        name = "guarded"
+        name = _name(stage.kept)
         return [
-            Whole(name, stage.rest, side, compare(side, samples["guarded"], samples[side]))
+            Whole(name, stage.rest, side, looked(side, samples[name], samples[side]))
             for side in ("empty", "eager")
+            if side != name
         ]
 
     def _left_out(
@@ -221,7 +240,7 @@ class Decider:
             f
             for f in kept
             if f"without {f}" in samples
-            and compare("without it", samples["guarded"], samples[f"without {f}"]).high < 1
+            and looked("without it", samples["guarded"], samples[f"without {f}"]).high < 1
         }
         return frozenset(found) or None
 
@@ -235,7 +254,7 @@ class Decider:
     ) -> str:
         side = f"without {fingerprint}"
         if side in samples:
-            found = compare("without it", samples["guarded"], samples[side])
+            found = looked("without it", samples["guarded"], samples[side])
             if found.high < 1:
                 return (
                     f"the whole model is faster without it: {1 / found.ratio:.3f}× "
@@ -266,12 +285,13 @@ class Decider:
         found = {n: compare("empty", samples[n], samples["empty"]).ratio for n in sets}
         best = max(found, key=found.__getitem__)
         chosen = sets[best] if found[best] >= 1.0 else frozenset[str]()
+        stage = Stage(rest, model, chosen)
         for fingerprint in kept - chosen:
-            self.rest_reasons[fingerprint] = (
+            stage.reasons[fingerprint] = (
                 f"with rest={rest} the compiler's own code is as fast "
                 f"({found[best]:.3f}× with the kernels)"
             )
-        stage = self.weigh(model, chosen)
+        self.weigh(stage)
         self.verify(stage)
         return stage
 
@@ -280,10 +300,11 @@ class Decider:
         return found is None or found.ratio > 1.0
 
     def against_model(self, stage: Stage, other: Model, name: str) -> Whole:
-        """The guarded model of a stage against another model without kernels."""
+        """The model of a stage against another model without kernels."""
         self.say(f"measuring rest={stage.rest} against {name}")
+        ours = _name(stage.kept)
         sides: dict[str, Callable[[], float]] = {
-            "guarded": _sample(stage.model, stage.kept),
+            ours: _sample(stage.model, stage.kept),
             name: _sample(other, frozenset()),
         }
         samples = interleave(
@@ -293,33 +314,34 @@ class Decider:
             least=FEWEST_ROUNDS,
             rng=self.rng,
         )
-        return Whole("guarded", stage.rest, name, compare(name, samples["guarded"], samples[name]))
+        return Whole(ours, stage.rest, name, compare(name, samples[ours], samples[name]))
 
     # -- fidelity ---------------------------------------------------------------------------
 
     def verify(self, stage: Stage) -> None:
-        """Check fidelity; kernels that spoil it are dropped, the rows are measured again."""
+        """Check fidelity; kernels that spoil it are dropped, and what is left is weighed again."""
+        stage.fidelity = None
         if not stage.kept and stage.rest == "eager":
             return
         stage.fidelity = self._fidelity(stage, stage.kept)
         if stage.fidelity.good or not stage.kept:
             return
-        bad = {f for f in sorted(stage.kept) if not self._alone(stage, f).good}
-        good = stage.kept - bad if bad else frozenset[str]()
-        again = self._fidelity(stage, good) if good else None
-        if again is None or not again.good:
-            for fingerprint in good or stage.kept - bad:
-                self._spoils(fingerprint, again or stage.fidelity)
-            good = frozenset()
-            again = self._fidelity(stage, good) if stage.rest != "eager" else None
-        stage.kept, stage.fidelity = good, again
-        stage.whole = self._rows(stage, self._whole_samples(stage.model, good))
-
-    def _alone(self, stage: Stage, fingerprint: str) -> Fidelity:
-        found = self._fidelity(stage, frozenset({fingerprint}), least=3)
-        if not found.good:
-            self._spoils(fingerprint, found)
-        return found
+        alone = None if stage.rest == "eager" else self._fidelity(stage, frozenset())
+        if alone is not None and not alone.good:
+            stage.fidelity = alone  # the rest itself is at fault, whatever its kernels do
+            return
+        left = give_up(
+            stage.kept,
+            stage.fidelity,
+            lambda kept, least: self._fidelity(stage, kept, least),
+            gain=self._gain,
+            hurry=lambda: self.timer.left <= 0,
+        )
+        stage.kept, stage.fidelity = left.kept, left.fidelity or alone
+        stage.reasons.update(left.reasons)
+        self.weigh(stage)
+        if stage.kept != left.kept:
+            self.verify(stage)
 
     def _fidelity(self, stage: Stage, kept: frozenset[str], least: int = 8) -> Fidelity:
         return check_fidelity(
@@ -332,18 +354,12 @@ class Decider:
             progress=self.say,
         )
 
-    def _spoils(self, fingerprint: str, found: Fidelity) -> None:
-        ratio = "nothing could be compared" if found.ratio is None else f"{found.ratio:.3f}×"
-        self.reasons[fingerprint] = (
-            f"the model's output is further from float64 with it: {ratio} the error without "
-            f"({found.note})"
-        )
-
     # -- the end ----------------------------------------------------------------------------
 
     def decisions(self, stage: Stage | None, unmeasured: str = "") -> list[Decision]:
         """One decision for each kernel; ``unmeasured`` is the reason where nothing was found."""
         kept = stage.kept if stage else frozenset()
+        reasons = {**self.reasons, **(stage.reasons if stage else {})}
         fidelity = stage.fidelity.to_document() if stage and stage.fidelity else None
         found = []
         for fingerprint, kernel in self.accepted.items():
@@ -352,8 +368,7 @@ class Decider:
             if installed:
                 reason = f"{here.ratio:.2f}× at its place in the model" if here else "it helps"
             else:
-                reason = self.reasons.get(fingerprint) or self.rest_reasons.get(fingerprint, "")
-                reason = reason or unmeasured or "no rest with it is right"
+                reason = reasons.get(fingerprint) or unmeasured or "no rest with it is right"
             found.append(
                 Decision(
                     fingerprint,
@@ -372,6 +387,11 @@ def _sample(model: Model, enabled: frozenset[str]) -> Callable[[], float]:
     return lambda: 1e6 * model.run(enabled)
 
 
+def _name(kept: frozenset[str]) -> str:
+    """What a model with these kernels is called; without any it is the rest alone."""
+    return "guarded" if kept else "empty"
+
+
 def _absence(model: Model) -> str:
     problems = sorted({site.problem for site in model.backend.sites if site.problem})
     return "; ".join(["it does not occur in the graphs of the live model", *problems])
@@ -380,7 +400,7 @@ def _absence(model: Model) -> str:
 def _at_place(samples: Mapping[str, list[Mapping[str, float]]], fingerprint: str) -> Comparison:
     ours = [1e6 * max(s.get(fingerprint, 0.0), 1e-9) for s in samples["kernel"]]
     theirs = [1e6 * max(s.get(fingerprint, 0.0), 1e-9) for s in samples["original"]]
-    return compare("original", ours, theirs)
+    return looked("original", ours, theirs)
 
 
 def _settled(found: Comparison, width: float = 0.05) -> bool:

@@ -58,6 +58,15 @@ class Fidelity:
         return self.ratio is not None and self.ratio <= LIMIT and max(self.ratios) < math.inf
 
     @property
+    def figure(self) -> str:
+        """The verdict's number in words, such as ``1.210× eager's own error``."""
+        if self.ratio is None:
+            return "nothing could be compared"
+        if max(self.ratios) == math.inf:
+            return "an error where eager has none"
+        return f"{self.ratio:.3f}× eager's own error"
+
+    @property
     def note(self) -> str:
         """Inputs and remarks in words."""
         told = ", ".join(f"{count} {origin}" for origin, count in self.inputs.items() if count)

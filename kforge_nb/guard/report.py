@@ -45,7 +45,8 @@ class Decision:
 class Whole:
     """One whole-model comparison: ``name`` with ``rest`` against ``empty``, ``eager``, ``compile``.
 
-    ``empty`` is the same rest without kernels, ``eager`` the untouched model.
+    ``name`` is ``guarded``, the model with kernels, or ``empty``, the rest alone, where none was
+    kept. As ``against``, ``empty`` is the same rest without kernels, ``eager`` the untouched model.
     """
 
     name: str
@@ -63,8 +64,8 @@ class Whole:
 class GuardReport:
     """Everything that one ``decide`` found.
 
-    ``best_rest`` is what ``apply`` should use: one of the rests, or ``none`` where the untouched
-    model is fastest; ``why_rest`` says why. ``notes`` hold what was left out.
+    ``best_rest`` is what ``apply`` should use: one of the rests, or ``none`` where none is surely
+    faster than the untouched model; ``why_rest`` says why. ``notes`` hold what was left out.
     """
 
     decisions: list[Decision]
