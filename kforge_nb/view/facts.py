@@ -30,7 +30,8 @@ Document = Mapping[str, Any]
 class Headline:
     """The whole-model figures to lead with; rows are those of the document's ``whole``.
 
-    ``nothing_won``: the guard has decided, and installs no kernel.
+    ``nothing_won``: the guard has decided, and installs no kernel; ``over_eager`` is then what the
+    rest gives alone.
     """
 
     nothing_won: bool
@@ -51,17 +52,21 @@ class Point:
 
 
 def headline(document: Document) -> Headline:
-    """Figures of the recommended rest, or else of the first rest that was measured."""
-    guarded = [row for row in document["whole"] if row["name"] == "guarded"]
-    wanted = (document["recommendation"] or {}).get("rest")
-    chosen = next((r for r in guarded if r["rest"] == wanted), guarded[0] if guarded else None)
-    rest = chosen["rest"] if chosen else None
-    against = {row["against"]: row for row in reversed(guarded) if row["rest"] == rest}
+    """Figures of the recommended rest, or else of the first rest that was measured.
+
+    A rest that kept no kernel was measured ``empty``, any other one ``guarded``.
+    """
     decided = document["decisions"]
+    nothing_won = bool(decided) and not any(d["installed"] for d in decided)
+    rows = sorted(document["whole"], key=lambda row: row["name"] != "guarded")
+    wanted = (document["recommendation"] or {}).get("rest")
+    first = rows[0]["rest"] if rows else None
+    rest = wanted if any(row["rest"] == wanted for row in rows) else first
+    against = {row["against"]: row for row in reversed(rows) if row["rest"] == rest}
     return Headline(
-        bool(decided) and not any(d["installed"] for d in decided),
+        nothing_won,
         rest,
-        against.get("empty"),
+        None if nothing_won else against.get("empty"),
         against.get("eager"),
         estimate(document["targets"], best_speedups(document["nodes"])),
     )

@@ -9,6 +9,17 @@ test("the headline takes the recommended rest, against empty and against eager",
   expect(lead.overEager?.ratio).toBeGreaterThan(lead.overEmpty?.ratio ?? Infinity);
 });
 
+test("a recommended rest without kernels leads with its own row, and with no gain of kernels", () => {
+  const run = example();
+  for (const decision of run.decisions) decision.installed = false;
+  const alone = run.whole.filter((row) => row.rest === "inductor" && row.against === "eager");
+  const others = run.whole.filter((row) => row.rest === "eager");
+  run.whole = [...others, ...alone.map((row) => ({ ...row, name: "empty" }))];
+  const lead = headline(run);
+  expect(lead).toMatchObject({ nothingWon: true, rest: "inductor", overEmpty: null });
+  expect(lead.overEager?.name).toBe("empty");
+});
+
 test("before the guard has measured there is an estimate and no measured row", () => {
   const lead = headline(example({ whole: [], recommendation: null }));
   expect(lead).toMatchObject({ rest: null, overEmpty: null, overEager: null });

@@ -39,6 +39,8 @@ test("where nothing won the headline is no gain", async () => {
   for (const decision of run.decisions) decision.installed = false;
   await show(fixedSource(run));
   expect(host.querySelector(".kforge-big")?.textContent).toBe("0 replaced nothing won inside the model");
+  expect(host.textContent).not.toContain("over the same rest");
+  expect(host.textContent).toContain("rest inductor alone gives 1.30×");
 });
 
 test("names that look like markup stay text", async () => {

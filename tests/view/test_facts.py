@@ -8,6 +8,8 @@ from pathlib import Path
 import pytest
 
 from kforge_nb.view import facts, words
+from kforge_nb.view.static import to_html
+from kforge_nb.view.text import summary
 
 EXPECTED = json.loads((Path(__file__).parent / "expected.json").read_text())
 
@@ -28,6 +30,22 @@ def test_headline_takes_the_recommended_rest(document):
     assert EXPECTED["over_empty"] == lead.over_empty["ratio"]
     assert EXPECTED["over_eager"] == lead.over_eager["ratio"]
     assert EXPECTED["estimate"] == pytest.approx(lead.estimate, abs=1e-4)
+
+
+def test_a_rest_without_kernels_leads_with_its_own_row(document):
+    """Where the recommended rest kept no kernel, no other rest's gain stands in for it."""
+    for decision in document["decisions"]:
+        decision["installed"] = False
+    rows = [row for row in document["whole"] if row["rest"] == "eager"]
+    alone = next(r for r in document["whole"] if (r["rest"], r["against"]) == ("inductor", "eager"))
+    document["whole"] = [*rows, {**alone, "name": "empty"}]
+    lead = facts.headline(document)
+
+    assert (lead.nothing_won, lead.rest, lead.over_empty) == (True, "inductor", None)
+    assert lead.over_eager["name"] == "empty"
+    assert "rest inductor alone gives 1.30×" in summary(document)
+    assert "rest inductor alone gives 1.30×" in to_html(document)
+    assert "without kernels" not in summary(document)
 
 
 def test_headline_before_the_guard_is_an_estimate(document):

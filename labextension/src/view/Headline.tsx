@@ -61,16 +61,22 @@ function Gain({ document }: { document: RunDocument }): JSX.Element {
         </div>
       )}
       {overEmpty && <Versus row={overEmpty} what={`same rest (${rest ?? ""}) without kernels`} />}
-      {overEager && <Versus row={overEager} what="untouched eager model" />}
+      {overEager && (
+        <Versus
+          row={overEager}
+          what="untouched eager model"
+          by={nothingWon ? `rest ${rest ?? ""} alone gives ` : ""}
+        />
+      )}
     </>
   );
 }
 
-function Versus({ row, what }: { row: WholeRow; what: string }): JSX.Element {
+function Versus({ row, what, by = "" }: { row: WholeRow; what: string; by?: string }): JSX.Element {
   return (
     <Pair
       top={`${format.time(row.against_us)} → ${format.time(row.ours_us)}`}
-      below={`${format.ratio(row.ratio)} (${format.interval(row.low, row.high)}) over the ${what}`}
+      below={`${by}${format.ratio(row.ratio)} (${format.interval(row.low, row.high)}) over the ${what}`}
     />
   );
 }

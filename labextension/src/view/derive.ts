@@ -8,7 +8,7 @@ export interface Headline {
   rest: string | null;
   /** The guarded model against the same rest without kernels. */
   overEmpty: WholeRow | null;
-  /** The guarded model against the untouched eager model. */
+  /** The guarded model, or the rest alone where nothing won, against the untouched eager model. */
   overEager: WholeRow | null;
   /** Whole-model gain if every best candidate holds in the model; never a measurement. */
   estimate: number | null;
@@ -16,15 +16,17 @@ export interface Headline {
 
 /** The whole-model figures of the recommended rest, or of the first one that was measured. */
 export function headline(document: RunDocument): Headline {
-  const guarded = document.whole.filter((row) => row.name === "guarded");
+  const nothingWon = document.decisions.length > 0 && !document.decisions.some((d) => d.installed);
+  // A rest that kept no kernel was measured "empty", any other one "guarded".
+  const rows = ["guarded", "empty"].flatMap((n) => document.whole.filter((row) => row.name === n));
   const wanted = document.recommendation?.rest;
-  const rest = (guarded.find((row) => row.rest === wanted) ?? guarded[0])?.rest ?? null;
+  const rest = (rows.find((row) => row.rest === wanted) ?? rows[0])?.rest ?? null;
   const against = (name: string): WholeRow | null =>
-    guarded.find((row) => row.rest === rest && row.against === name) ?? null;
+    rows.find((row) => row.rest === rest && row.against === name) ?? null;
   return {
-    nothingWon: document.decisions.length > 0 && !document.decisions.some((d) => d.installed),
+    nothingWon,
     rest,
-    overEmpty: against("empty"),
+    overEmpty: nothingWon ? null : against("empty"),
     overEager: against("eager"),
     estimate: estimate(document.targets, bestSpeedups(document)),
   };
