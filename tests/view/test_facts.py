@@ -48,6 +48,16 @@ def test_a_rest_without_kernels_leads_with_its_own_row(document):
     assert "without kernels" not in summary(document)
 
 
+def test_where_nothing_won_no_row_is_a_gain_of_kernels(document):
+    """Documents of earlier versions call rows guarded without any kernel: a ratio near 1 of noise."""
+    for decision in document["decisions"]:
+        decision["installed"] = False
+    lead = facts.headline(document)
+
+    assert lead.over_empty is None
+    assert EXPECTED["over_eager"] == lead.over_eager["ratio"]
+
+
 def test_headline_before_the_guard_is_an_estimate(document):
     """Nothing unmeasured is ever in the place of a measurement."""
     document.update(whole=[], recommendation=None)
