@@ -49,7 +49,7 @@ def test_a_rest_without_kernels_leads_with_its_own_row(document):
 
 
 def test_where_nothing_won_no_row_is_a_gain_of_kernels(document):
-    """Documents of earlier versions call rows guarded without any kernel: a ratio near 1 of noise."""
+    """Earlier documents have guarded rows without any kernel: a ratio near 1 that is noise."""
     for decision in document["decisions"]:
         decision["installed"] = False
     lead = facts.headline(document)
