@@ -108,10 +108,10 @@ def _versions() -> dict[str, str]:
 
 def make_report(benchmark: str, rows: list[Row], **more: Any) -> dict[str, Any]:
     """The whole document; ``more`` may say what else matters (notes, load)."""
-    words = [Path(sys.argv[0]).name, *sys.argv[1:]]
+    words = [Path(word).name if Path(word).is_absolute() else word for word in sys.argv[1:]]
     return {
         "benchmark": benchmark,
-        "command": f"python -m benchmarks.{benchmark} {' '.join(words[1:])}".strip(),
+        "command": f"python -m benchmarks.{benchmark} {' '.join(words)}".strip(),
         "commit": _commit(),
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "device": device_facts(),

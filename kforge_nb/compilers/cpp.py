@@ -5,7 +5,7 @@ and import of the result only cost time (22 s against 0.2 s). The compiler is ca
 private folder a build, and the folder is renamed into the cache when it is whole; two builds of the
 same source race harmlessly. The cache key holds source, flags, compiler and CPU.
 
-``-ffast-math`` is never used; see docs/decisions/no-fast-math.md.
+``-ffast-math`` is never used; see docs/decisions/004-no-fast-math.md.
 """
 
 from __future__ import annotations

@@ -117,7 +117,8 @@ class Run(RunView):
         back the very objects of before.
 
         Raises BadInput, with the reason, when no kernel won, when nothing is decided yet, and with
-        ``rest="auto"`` when the guard found the untouched model fastest (it recommends ``none``).
+        ``rest="auto"`` when the guard recommends ``none``: no rest is surely faster than the
+        untouched model.
         """
         from kforge_nb.guard import apply as guard_apply
 
@@ -238,7 +239,7 @@ class Run(RunView):
         advice = self._source.document(details=False)["recommendation"]
         if advice and advice["rest"] == "none":
             raise BadInput(
-                f"the guard found the untouched model fastest ({advice['reason']}); name a rest, "
+                f"the guard recommends to leave the model alone ({advice['reason']}); name a rest, "
                 "such as rest='eager', to install the kernels all the same"
             )
         return str(advice["rest"]) if advice else "eager"
