@@ -46,14 +46,15 @@ def test_optimize_searches_judges_guards_and_decides(workload, tmp_path):
     ).wait(PATIENCE_S)
 
     assert run.state == "done", run.status()
-    assert len(run.nodes) == 3
+    judged = len(run.nodes)
+    assert judged == 3 or (0 < judged < 3 and "every target is done" in run.status())
     assert set(run.decisions["target"]) == set(run.targets["target"])
     assert (run.decisions["reason"].str.len() > 10).all()
     again = kforge_nb.load_run(run.save(tmp_path / "e2e.kforge.json"))
     assert again.nodes["verdict"].tolist() == run.nodes["verdict"].tolist()
     if run.decisions["installed"].any():
         expected = model(x)
-        applied = run.apply()
+        applied = run.apply(rest="eager")
         torch.testing.assert_close(model(x), expected, rtol=1e-4, atol=1e-5)
         assert applied.counters()["launches"] > 0
         run.undo()
