@@ -1,8 +1,9 @@
 """The built-in proposer: hand-written kernel families and the generator, needing no key.
 
-A draft is the best guess of a family that knows the target: tuned families first, the generator
-last. Optimising changes one parameter of the parent; repairing goes back towards what is safest.
-The same request always gets the same answer.
+Which families are asked goes by the target's device: those for the CPU write C++, those for CUDA
+write device code. A draft is the best guess of a family that knows the target: tuned families
+first, the generator last. Optimising changes one parameter of the parent; repairing goes back
+towards what is safest. The same request always gets the same answer.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ import json
 import random
 from collections import OrderedDict
 from collections.abc import Iterable, Iterator
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 from kforge_nb.candidates.recipes.family import (
@@ -32,6 +34,7 @@ MAX_REPAIRS = 4
 MAX_MIXED_DRAFTS = 12
 _TRIES = 60
 _KEPT_TARGETS = 256
+_DEVICES = ("cpu", "cuda")
 
 Known = tuple[Family, Match]
 
@@ -40,25 +43,26 @@ class RecipeProposer:
     """Proposes candidates from recipe families.
 
     Args:
-        families: in the order in which they are asked; the tuned families and the generator if
-            not given.
+        families: in the order in which they are asked, for targets of every device; if not given,
+            the tuned families and the generator of the target's device.
     """
 
     name = "recipes"
 
     def __init__(self, families: Iterable[Family] | None = None) -> None:
         self._families = tuple(families) if families is not None else None
-        self._known: OrderedDict[str, list[Known]] = OrderedDict()
+        self._known: OrderedDict[tuple[str, str], list[Known]] = OrderedDict()
 
     def supports(self, target: Target) -> str | None:
         """None if a recipe knows the target, else the reason in words."""
-        if not target.device.startswith("cpu"):
-            return f"the recipes write C++ for the CPU; this target is on {target.device}"
+        problem = _unfit(target)
+        if problem:
+            return problem
         if self._matches(target):
             return None
-        reasons = [f.why_not(target) for f in self._all() if isinstance(f, Explains)]
+        reasons = [f.why_not(target) for f in self._asked(target) if isinstance(f, Explains)]
         reason = next((r for r in reasons if r), "no family knows it")
-        return f"no recipe for {target.name}: {reason}"
+        return f"no recipe for {target.name} on {target.device}: {reason}"
 
     def propose(self, request: Request) -> Candidate | Refusal:
         """A candidate for the request; a Refusal when nothing untried is left."""
@@ -72,22 +76,47 @@ class RecipeProposer:
 
     def _matches(self, target: Target) -> list[Known]:
         """The families that know the target, kept for the last few hundred targets."""
-        found = self._known.get(target.fingerprint)
+        key = (target.fingerprint, target.device)
+        found = self._known.get(key)
         if found is None:
-            matches = [(family, family.match(target)) for family in self._all()]
+            asked = () if _unfit(target) else self._asked(target)
+            matches = [(family, family.match(target)) for family in asked]
             found = [(family, match) for family, match in matches if match is not None]
-            self._known[target.fingerprint] = found
+            self._known[key] = found
             while len(self._known) > _KEPT_TARGETS:
                 self._known.popitem(last=False)
         return found
 
-    def _all(self) -> tuple[Family, ...]:
-        if self._families is None:
-            from kforge_nb.candidates.recipes.families import tuned_families
-            from kforge_nb.candidates.recipes.generator import GENERATOR
+    def _asked(self, target: Target) -> tuple[Family, ...]:
+        """The families for the target's device, the generator last."""
+        if self._families is not None:
+            return self._families
+        return _cuda_families() if target.device.startswith("cuda") else _cpu_families()
 
-            self._families = (*tuned_families(), GENERATOR)
-        return self._families
+
+@lru_cache(maxsize=1)
+def _cpu_families() -> tuple[Family, ...]:
+    from kforge_nb.candidates.recipes.families import tuned_families
+    from kforge_nb.candidates.recipes.generator import GENERATOR
+
+    return (*tuned_families(), GENERATOR)
+
+
+@lru_cache(maxsize=1)
+def _cuda_families() -> tuple[Family, ...]:
+    from kforge_nb.candidates.recipes.cuda import cuda_families
+
+    return cuda_families()
+
+
+def _unfit(target: Target) -> str | None:
+    """Why no recipe can be asked at all: where the target's tensors are."""
+    devices = list(dict.fromkeys(spec.device for spec in (*target.outputs, *target.inputs)))
+    if len(devices) > 1:
+        return f"a recipe works on one device; this target's tensors are on {', '.join(devices)}"
+    if not target.device.startswith(_DEVICES):
+        return f"the recipes write C++ and CUDA; this target is on {target.device}"
+    return None
 
 
 def _drafts(known: list[Known], request: Request) -> Iterator[Candidate]:
