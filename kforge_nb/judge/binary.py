@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Sequence
 from importlib.resources import files
 from pathlib import Path
 
@@ -16,9 +17,9 @@ from kforge_nb.compilers.toolchain import Compiler, clean_environment, find_comp
 from kforge_nb.errors import MissingTool
 from kforge_nb.settings import cache_dir
 
-__all__ = ["library_folder", "probe", "runner_binary"]
+__all__ = ["compiled_program", "library_folder", "probe", "runner_binary"]
 
-_SOURCES = ("runner.cpp", "sandbox.hpp")
+_SOURCES = ("runner.cpp", "sandbox.hpp", "wire.hpp")
 _FLAGS = ("-O2", "-std=c++17", "-pthread")
 _MEMORY = 3 << 30
 
@@ -29,28 +30,38 @@ def runner_binary() -> Path:
     Raises:
         MissingTool: there is no compiler, or it cannot build the runner.
     """
+    return compiled_program("runner", _SOURCES)
+
+
+def compiled_program(name: str, names: Sequence[str]) -> Path:
+    """A program of ``judge/runner``, from the cache or built from the sources ``names``.
+
+    The first source is compiled; the others are what it includes.
+
+    Raises:
+        MissingTool: there is no compiler, or it cannot build the program.
+    """
     compiler = find_compiler()
-    sources = {name: _source(name) for name in _SOURCES}
+    sources = {entry: _source(entry) for entry in names}
     body = json.dumps([sources, _FLAGS, compiler.identity], sort_keys=True)
     home = cache_dir() / "runner" / hashlib.sha256(body.encode()).hexdigest()[:32]
-    binary = home / "runner"
-    if not os.access(binary, os.X_OK):
-        _build(compiler, sources, home)
-    return binary
+    if not os.access(home / name, os.X_OK):
+        _build(compiler, name, sources, home)
+    return home / name
 
 
 def _source(name: str) -> str:
     return (files("kforge_nb.judge") / "runner" / name).read_text()
 
 
-def _build(compiler: Compiler, sources: dict[str, str], home: Path) -> None:
+def _build(compiler: Compiler, name: str, sources: dict[str, str], home: Path) -> None:
     home.parent.mkdir(parents=True, exist_ok=True)
     folder = Path(tempfile.mkdtemp(prefix=".build-", dir=home.parent))
     try:
-        for name, text in sources.items():
-            (folder / name).write_text(text)
+        for entry, text in sources.items():
+            (folder / entry).write_text(text)
         outcome = run_limited(
-            [*compiler.command, *_FLAGS, "runner.cpp", "-o", "runner", "-ldl"],
+            [*compiler.command, *_FLAGS, next(iter(sources)), "-o", name, "-ldl"],
             folder=folder,
             environment=clean_environment(compiler.path, folder),
             time_limit=120,
@@ -58,13 +69,13 @@ def _build(compiler: Compiler, sources: dict[str, str], home: Path) -> None:
         )
         if outcome.status != 0:
             raise MissingTool(
-                f"the judge's runner could not be compiled by {compiler.version}: "
+                f"the judge's {name} could not be compiled by {compiler.version}: "
                 f"{outcome.log[-600:]}"
             )
         try:
             folder.rename(home)
         except OSError:
-            if not os.access(home / "runner", os.X_OK):  # else another process was first
+            if not os.access(home / name, os.X_OK):  # else another process was first
                 raise
     finally:
         shutil.rmtree(folder, ignore_errors=True)

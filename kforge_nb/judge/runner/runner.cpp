@@ -4,13 +4,11 @@
 //          ADDRESS_SPACE CPU_SECONDS SANDBOX LIBRARY EXTRA_LIBRARY_FOLDER
 //   runner --probe
 //
-// Commands come on descriptor 0. protocol.py describes the messages. Two threads: the control thread speaks on the pipes, the work thread loads the library
-// and calls it. The work thread (and every OpenMP thread it starts) is under a filter that cannot
-// write to the pipes, so an answer on the pipe comes from this file, not from the candidate.
+// Commands come on descriptor 0. protocol.py describes the messages. Two threads: the control thread
+// speaks on the pipes, the work thread loads the library and calls it. The work thread (and every
+// OpenMP thread it starts) is under a filter that cannot write to the pipes, so an answer on the
+// pipe comes from this file, not from the candidate.
 #include <condition_variable>
-#include <cstdio>
-#include <cstdlib>
-#include <ctime>
 #include <deque>
 #include <dlfcn.h>
 #include <mutex>
@@ -19,31 +17,16 @@
 #include <thread>
 
 #include "sandbox.hpp"
+#include "wire.hpp"
 
 namespace {
 
-constexpr uint32_t kMagic = 0x3152464b;  // "KFR1"
-constexpr size_t kRing = 4;              // outputs of the last calls that stay alive
+using namespace wire;
+
+constexpr size_t kRing = 4;  // outputs of the last calls that stay alive
 
 enum Op : uint32_t { kLoad = 1, kBind = 2, kRun = 3, kBatch = 4, kFetch = 5, kQuit = 6 };
-enum Status : uint32_t { kOk = 0, kError = 1 };
 enum Kind : uint32_t { kInput = 0, kOutput = 1, kScratch = 2, kInteger = 3, kFloat = 4, kDouble = 5 };
-
-struct Command {
-  uint32_t magic, op;
-  uint64_t seq;
-  int64_t a, b;
-  uint64_t payload, reserved;
-};
-static_assert(sizeof(Command) == 48, "protocol.py packs 48 bytes");
-
-struct Reply {
-  uint32_t magic, status;
-  uint64_t seq, nanos;
-  int64_t value;
-  char text[288];
-};
-static_assert(sizeof(Reply) == 320, "protocol.py unpacks 320 bytes");
 
 struct Binding {  // one argument of the entry, in order
   uint32_t kind, zero;
@@ -59,12 +42,6 @@ struct BindHeader {
 struct LastWords {
   uint32_t magic, kind;  // 1: forbidden system call, 2: fault, 3: floating-point control changed
   uint64_t number;       // the call, or where the fault was: 1 inputs, 2 outputs, 0 elsewhere
-};
-
-struct Region {
-  char* at = nullptr;
-  size_t bytes = 0;
-  bool holds(const void* p) const { return p >= at && p < at + bytes; }
 };
 
 // One set of inputs for checked calls, a row of sets ("slots") for timed ones, outputs and scratch.
@@ -174,12 +151,6 @@ struct Work {
   bool filtered = false;
 };
 
-uint64_t now() {
-  timespec t;
-  clock_gettime(CLOCK_MONOTONIC, &t);
-  return static_cast<uint64_t>(t.tv_sec) * 1000000000ull + static_cast<uint64_t>(t.tv_nsec);
-}
-
 // How this thread rounds and treats subnormals; what arithmetic has met so far is left out.
 uint64_t floating_control() {
 #if defined(__x86_64__)
@@ -191,11 +162,6 @@ uint64_t floating_control() {
   asm volatile("mrs %0, fpcr" : "=r"(control));
   return control;
 #endif
-}
-
-void fail(Reply& reply, const std::string& text) {
-  reply.status = kError;
-  snprintf(reply.text, sizeof reply.text, "%s", text.c_str());
 }
 
 void load(Work& w, const char* library, const std::string& entry, bool sandboxed, Reply& reply) {
@@ -343,18 +309,6 @@ void work_thread(Options options) {
   }
 }
 
-bool read_all(void* to, size_t bytes) {
-  auto* at = static_cast<char*>(to);
-  while (bytes > 0) {
-    ssize_t got = read(0, at, bytes);
-    if (got < 0 && errno == EINTR) continue;
-    if (got <= 0) return false;
-    at += got;
-    bytes -= static_cast<size_t>(got);
-  }
-  return true;
-}
-
 int control(const Options& options) {
   std::thread(work_thread, options).detach();
   Command command;
@@ -397,16 +351,6 @@ int probe() {
          privileges ? "true" : "false", filter ? "true" : "false", abi < 0 ? 0 : abi,
          static_cast<int>(getuid()));
   return 0;
-}
-
-bool map(Region& region, const char* fd_text, const char* bytes_text, int protection) {
-  int fd = atoi(fd_text);
-  region.bytes = strtoull(bytes_text, nullptr, 10);
-  void* at = mmap(nullptr, region.bytes, protection, MAP_SHARED | MAP_POPULATE, fd, 0);
-  close(fd);
-  if (at == MAP_FAILED) return false;
-  region.at = static_cast<char*>(at);
-  return true;
 }
 
 }  // namespace

@@ -74,10 +74,10 @@ inline void landlock_allow(int ruleset, const char* path, uint64_t rights) {
   close(fd);
 }
 
-// Nothing may be written, and only the library itself and the system's libraries may be read.
-inline bool landlock(const char* library, const char* extra) {
+// An empty ruleset: everything that this kernel can govern, allowed nowhere. -1 without Landlock.
+inline int landlock_begin() {
   int abi = landlock_abi();
-  if (abi < 1) return false;
+  if (abi < 1) return -1;
   LandlockRuleset rules = {(1ull << 13) - 1, 0, 0};
   if (abi >= 2) rules.fs |= 1ull << 13;
   if (abi >= 3) rules.fs |= 1ull << 14;
@@ -85,17 +85,30 @@ inline bool landlock(const char* library, const char* extra) {
   if (abi >= 4) rules.net = 3;
   if (abi >= 6) rules.scoped = 3;
   size_t size = abi >= 6 ? 24 : abi >= 4 ? 16 : 8;
-  int fd = static_cast<int>(syscall(kLandlockCreate, &rules, size, 0));
+  return static_cast<int>(syscall(kLandlockCreate, &rules, size, 0));
+}
+
+inline bool landlock_end(int ruleset) {
+  bool ok = syscall(kLandlockRestrict, ruleset, 0) == 0;
+  close(ruleset);
+  return ok;
+}
+
+inline void landlock_allow_libraries(int ruleset) {
+  for (const char* folder : {"/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib", "/lib64"})
+    landlock_allow(ruleset, folder, kExecute | kReadFile | kReadDir);
+  landlock_allow(ruleset, "/etc/ld.so.cache", kReadFile);
+}
+
+// Nothing may be written, and only the library itself and the system's libraries may be read.
+inline bool landlock(const char* library, const char* extra) {
+  int fd = landlock_begin();
   if (fd < 0) return false;
-  const char* folders[] = {"/usr/lib", "/usr/lib64", "/usr/local/lib", "/lib", "/lib64", extra};
-  for (const char* folder : folders)
-    if (folder != nullptr && *folder) landlock_allow(fd, folder, kExecute | kReadFile | kReadDir);
-  landlock_allow(fd, "/etc/ld.so.cache", kReadFile);
+  landlock_allow_libraries(fd);
+  if (extra != nullptr && *extra) landlock_allow(fd, extra, kExecute | kReadFile | kReadDir);
   landlock_allow(fd, "/sys/devices/system/cpu", kReadFile | kReadDir);
   landlock_allow(fd, library, kExecute | kReadFile);
-  bool ok = syscall(kLandlockRestrict, fd, 0) == 0;
-  close(fd);
-  return ok;
+  return landlock_end(fd);
 }
 
 // ---- seccomp -------------------------------------------------------------------------------
@@ -155,8 +168,10 @@ constexpr uint32_t kAllow = SECCOMP_RET_ALLOW, kTrap = SECCOMP_RET_TRAP;
 constexpr uint32_t errno_of(int code) { return SECCOMP_RET_ERRNO | static_cast<uint32_t>(code); }
 constexpr uint32_t kCloneThread = 0x00010000;
 
-// For the whole process: no new processes, programs, sockets, tracing, kernel interfaces.
-inline Program process_filter() {
+// For the whole process: no new processes, programs, sockets, tracing, kernel interfaces. `refuse`
+// is what happens to a call: a trap for code that has no business to try, an error for a driver
+// that tries and does without.
+inline Program process_filter(uint32_t refuse = kTrap) {
   Program p = begin();
   const long banned[] = {
       SYS_execve,  SYS_execveat,  SYS_ptrace,   SYS_process_vm_readv, SYS_process_vm_writev,
@@ -164,21 +179,18 @@ inline Program process_filter() {
       SYS_accept4, SYS_sendto,    SYS_sendmsg,  SYS_sendmmsg,         SYS_tkill,
       SYS_kill,    SYS_bpf,       SYS_unshare,  SYS_setns,            SYS_perf_event_open,
       SYS_mount,   SYS_umount2,   SYS_keyctl,   SYS_add_key,          SYS_userfaultfd,
-      SYS_memfd_create, SYS_setsid, SYS_setpgid, SYS_seccomp,         SYS_prlimit64,
+      SYS_memfd_create, SYS_setsid, SYS_setpgid,
       425 /* io_uring_setup */, 424 /* pidfd_send_signal */, 434 /* pidfd_open */,
       438 /* pidfd_getfd */, SYS_shmget, SYS_shmat, SYS_mq_open, SYS_personality,
 #if defined(__x86_64__)
       SYS_fork, SYS_vfork,
 #endif
-  };
-  for (long nr : banned) {
-    // the second filter is installed after the first: only the control code does that
-    if (nr == SYS_seccomp) continue;
-    on(p, nr, nr == SYS_prlimit64 ? errno_of(EPERM) : kTrap);
-  }
+  };  // not SYS_seccomp: the second filter is installed after this one, by the control code
+  for (long nr : banned) on(p, nr, refuse);
+  on_equal(p, SYS_prlimit64, 0, 0, refuse == kTrap ? errno_of(EPERM) : kAllow, errno_of(EPERM));
   on(p, 435 /* clone3 */, errno_of(ENOSYS));
-  on_bits(p, SYS_clone, 0, kCloneThread, kAllow, kTrap);
-  on_equal(p, SYS_tgkill, 0, static_cast<uint32_t>(getpid()), kAllow, kTrap);
+  on_bits(p, SYS_clone, 0, kCloneThread, kAllow, refuse);
+  on_equal(p, SYS_tgkill, 0, static_cast<uint32_t>(getpid()), kAllow, refuse);
   p.push_back(statement(BPF_RET | BPF_K, kAllow));
   return p;
 }
