@@ -9,6 +9,7 @@ import struct
 import sys
 import tempfile
 import threading
+from collections.abc import Mapping
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -18,21 +19,25 @@ from kforge_nb.judge.process import Child, Gone, TooSlow
 from kforge_nb.judge.regions import Region
 from kforge_nb.judge.runner_handle import timing_environment
 
-__all__ = ["BaselineWorker"]
+__all__ = ["BaselineWorker", "OutOfDeviceMemory"]
 
 _START_SECONDS = 120.0
+
+
+class OutOfDeviceMemory(KForgeError):
+    """The worker's device has no room for what was asked."""
 
 
 class BaselineWorker:
     """A long-lived Python process with torch. One request at a time; errors are raised."""
 
-    def __init__(self, folder: Path, threads: int) -> None:
+    def __init__(self, folder: Path, threads: int, extra: Mapping[str, str] | None = None) -> None:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_STREAM)
         self._files = ours
         self._lock = threading.Lock()
         self._log = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - lives as long as self
         package_home = str(Path(__file__).resolve().parents[2])
-        environment = {**os.environ, **timing_environment(threads)}
+        environment = {**os.environ, **timing_environment(threads), **(extra or {})}
         environment["PYTHONPATH"] = os.pathsep.join(
             filter(None, [package_home, os.environ.get("PYTHONPATH")])
         )
@@ -57,7 +62,7 @@ class BaselineWorker:
         )
 
     def prepare(self, key: str, baseline: str, seconds: float = 600.0) -> float:
-        """Make a baseline (``eager`` or ``compile``) ready and warm; seconds it took."""
+        """Make a baseline (``eager``, ``compile``, ``max_autotune``) ready and warm; seconds."""
         return self._ask(seconds, op="prepare", key=key, baseline=baseline)
 
     def ping(self) -> float:
@@ -80,7 +85,35 @@ class BaselineWorker:
         self._files.close()
         self._log.close()
 
+    def upload(self, key: str, first: int, slots: int, seconds: float = 120.0) -> None:
+        """Have a GPU target's slots copied from shared memory to the device."""
+        self._ask(seconds, op="upload", key=key, first=first, slots=slots)
+
+    def graph(self, key: str, baseline: str, calls: int, seconds: float = 120.0) -> str:
+        """Make the replay of ``calls`` calls, each after a flush, ready; how, in words.
+
+        ``graph`` is a CUDA graph, ``stream: ...`` means calls on a stream, and why.
+        """
+        answer = self._tell(seconds, op="graph", key=key, baseline=baseline, calls=calls)[1]
+        return str(answer["result"])
+
+    def replay(
+        self, key: str, baseline: str, calls: int, replays: int, empty: bool, seconds: float = 120.0
+    ) -> tuple[float, float]:
+        """Seconds of that many replays on the judge's clock, and on the device's events."""
+        request = {"key": key, "baseline": baseline, "calls": calls, "empty": empty}
+        wall, answer = self._tell(seconds, op="replay", replays=replays, **request)
+        return wall, float(answer["result"])
+
+    def hot(self, key: str, baseline: str, calls: int, seconds: float = 120.0) -> float:
+        """Seconds of one call as the host sees it, calls made one after the other."""
+        answer = self._tell(seconds, op="hot", key=key, baseline=baseline, calls=calls)[1]
+        return float(answer["result"])
+
     def _ask(self, limit: float, **request: Any) -> float:
+        return self._tell(limit, **request)[0]
+
+    def _tell(self, limit: float, **request: Any) -> tuple[float, dict[str, Any]]:
         data = json.dumps(request).encode()
         with self._lock:
             try:
@@ -96,8 +129,9 @@ class BaselineWorker:
                 ) from problem
         answer = json.loads(body)
         if not answer["ok"]:
-            raise KForgeError(f"the baseline worker could not {request['op']}: {answer['error']}")
-        return wall
+            words = f"the baseline worker could not {request['op']}: {answer['error']}"
+            raise OutOfDeviceMemory(words) if answer.get("memory") else KForgeError(words)
+        return wall, answer
 
     def _tail(self) -> str:
         size = os.fstat(self._log.fileno()).st_size

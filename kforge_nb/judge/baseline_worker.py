@@ -3,7 +3,9 @@
 Started as ``python -m kforge_nb.judge.baseline_worker REPLY_FD SOCKET_FD``. Requests come on
 descriptor 0 and replies go to REPLY_FD, each as a 4-byte length and JSON; memory files come as
 descriptors over the socket. Requests: ``open`` (a target in a folder, its timed inputs),
-``prepare`` (a baseline: ``eager`` or ``compile``), ``batch``, ``ping``, ``close``.
+``prepare`` (a baseline: ``eager``, ``compile`` or ``max_autotune``), ``batch``, ``ping``,
+``close``; for targets on a GPU also ``upload``, ``graph``, ``replay`` and ``hot``, see
+:mod:`kforge_nb.judge.cuda.worker`.
 """
 
 from __future__ import annotations
@@ -28,12 +30,24 @@ import torch
 
 from kforge_nb.judge.protocol import HELD_CALLS
 from kforge_nb.judge.regions import InputLayout
+from kforge_nb.profile.device import kind_of
 from kforge_nb.targets.document import target_from_document
 from kforge_nb.targets.target import Target
 
-__all__ = ["main"]
+__all__ = ["compiled", "main"]
 
 _PR_SET_PDEATHSIG = 1
+_MODES: dict[str, dict[str, Any]] = {
+    "compile": {},
+    "max_autotune": {"mode": "max-autotune-no-cudagraphs"},
+}
+
+
+def compiled(target: Target, name: str) -> Callable[..., Any]:
+    """The target's graph through torch.compile, by the baseline's name; ValueError if unknown."""
+    if name not in _MODES:
+        raise ValueError(f"{name!r} is no baseline; there are eager, {', '.join(_MODES)}")
+    return torch.compile(target.graph, dynamic=False, **_MODES[name])
 
 
 class _Opened:
@@ -58,11 +72,14 @@ class _Opened:
         return tensors
 
     def prepare(self, name: str) -> None:
-        if name == "compile" and name not in self.functions:
-            self.functions[name] = torch.compile(self.target.graph, dynamic=False)
+        if name not in self.functions:
+            self.functions[name] = compiled(self.target, name)
         function = self.functions[name]
         for _ in range(3):
             function(*self.inputs[0])
+
+    def close(self) -> None:
+        """Memory goes with the object."""
 
     def batch(self, name: str, first: int, calls: int) -> None:
         function, inputs, held, slots = (
@@ -78,7 +95,7 @@ class _Worker:
     def __init__(self, reply: int, files: socket.socket) -> None:
         self._reply = reply
         self._files = files
-        self._opened: dict[str, _Opened] = {}
+        self._opened: dict[str, Any] = {}
 
     def open(self, key: str, folder: str, bytes: int, slots: int) -> None:
         document = json.loads((Path(folder) / "target.json").read_text())
@@ -86,7 +103,12 @@ class _Worker:
         _, descriptors, _, _ = socket.recv_fds(self._files, 1, 1)
         mapping = mmap.mmap(descriptors[0], bytes, prot=mmap.PROT_READ)
         os.close(descriptors[0])
-        self._opened[key] = _Opened(target, mapping, slots)
+        if kind_of(target.device) == "cuda":
+            from kforge_nb.judge.cuda.worker import CudaOpened
+
+            self._opened[key] = CudaOpened(target, mapping, slots)
+        else:
+            self._opened[key] = _Opened(target, mapping, slots)
 
     def prepare(self, key: str, baseline: str) -> None:
         self._opened[key].prepare(baseline)
@@ -94,11 +116,26 @@ class _Worker:
     def batch(self, key: str, baseline: str, first: int, calls: int) -> None:
         self._opened[key].batch(baseline, first, calls)
 
+    def upload(self, key: str, first: int, slots: int) -> None:
+        self._opened[key].upload(first, slots)
+
+    def graph(self, key: str, baseline: str, calls: int) -> str:
+        return str(self._opened[key].graph(baseline, calls))
+
+    def replay(self, key: str, baseline: str, calls: int, replays: int, empty: bool) -> float:
+        return float(self._opened[key].replay(baseline, calls, replays, empty))
+
+    def hot(self, key: str, baseline: str, calls: int) -> float:
+        return float(self._opened[key].hot(baseline, calls))
+
     def ping(self) -> None:
         """Answer, nothing else."""
 
     def close(self, key: str) -> None:
-        self._opened.pop(key, None)
+        opened = self._opened.pop(key, None)
+        if opened is not None:
+            opened.close()
+        del opened
         gc.collect()
 
     def serve(self) -> None:
@@ -114,8 +151,12 @@ class _Worker:
             start = time.perf_counter()
             try:
                 with torch.no_grad():
-                    getattr(self, operation)(**request)
-                answer: dict[str, Any] = {"ok": True}
+                    answer: dict[str, Any] = {"result": getattr(self, operation)(**request)}
+                answer["ok"] = True
+            except torch.OutOfMemoryError as problem:
+                answer = {"ok": False, "memory": True, "error": str(problem)[:300]}
+                gc.collect()
+                torch.cuda.empty_cache()
             except Exception as problem:  # noqa: BLE001 - whatever it is, the judge is told
                 answer = {"ok": False, "error": f"{type(problem).__name__}: {problem}"[:2000]}
             answer["seconds"] = time.perf_counter() - start

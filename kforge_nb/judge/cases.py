@@ -8,8 +8,8 @@ from __future__ import annotations
 
 import re
 import secrets
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import fx
@@ -20,7 +20,7 @@ from kforge_nb.judge.draws import HARD_SETS, hard_set, redraw
 from kforge_nb.targets.float64 import reference
 from kforge_nb.targets.target import Target
 
-__all__ = ["Case", "build_cases", "make_case", "secret_generator", "weakness"]
+__all__ = ["Case", "build_cases", "make_case", "moved", "secret_generator", "weakness"]
 
 MEMORY_LIMIT = 768 << 20
 _CAPTURED, _REDRAWN = 2, 2
@@ -40,17 +40,56 @@ class Case:
     inputs: list[torch.Tensor]
     expected: list[Expected]
 
+    def to(self, device: str | torch.device) -> Case:
+        """The same on another device (itself if it is there already)."""
+        if all(t.device == torch.device(device) for t in (*self.inputs, *self._exact)):
+            return self
+        inputs = [moved(t, device) for t in self.inputs]
+        return replace(self, inputs=inputs, expected=[e.to(device) for e in self.expected])
 
-def secret_generator() -> torch.Generator:
-    """A generator whose seed nobody knows."""
-    return torch.Generator().manual_seed(secrets.randbits(63))
+    @property
+    def _exact(self) -> list[torch.Tensor]:
+        return [e.reference for e in self.expected]
+
+    @property
+    def bytes(self) -> int:
+        """Memory that it holds, about."""
+        inputs = sum(t.untyped_storage().nbytes() for t in self.inputs)
+        return inputs + sum(
+            e.eager.numel() * (e.eager.element_size() + 12 if e.tolerance is not None else 8)
+            for e in self.expected
+        )
 
 
-def make_case(graph: fx.GraphModule, name: str, inputs: Sequence[torch.Tensor]) -> Case:
-    """Run eager and float64 on one set; raises whatever eager raises on it."""
+def moved(tensor: torch.Tensor, device: str | torch.device) -> torch.Tensor:
+    """A tensor on a device, its strides kept (also those of expanded and overlapping tensors)."""
+    if tensor.device == torch.device(device):
+        return tensor
+    last = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    extent = 1 + last if tensor.numel() else 0
+    flat = tensor.as_strided((extent,), (1,), tensor.storage_offset()).to(device)
+    return flat.as_strided(tensor.shape, tensor.stride())
+
+
+def secret_generator(device: str = "cpu") -> torch.Generator:
+    """A generator on a device whose seed nobody knows."""
+    return torch.Generator(device).manual_seed(secrets.randbits(63))
+
+
+def make_case(
+    graph: fx.GraphModule, name: str, inputs: Sequence[torch.Tensor], exact_on: str | None = None
+) -> Case:
+    """Run eager and float64 on one set; raises whatever eager raises on it.
+
+    ``exact_on`` names another device for float64 and all that follows (eager still runs where the
+    inputs are): a way out where the memory of the inputs' device is short.
+    """
     with torch.no_grad():
         result = graph(*inputs)
         eager = [result] if isinstance(result, torch.Tensor) else list(result)
+        if exact_on is not None:
+            inputs = [moved(t, exact_on) for t in inputs]
+            eager = [moved(t, exact_on) for t in eager]
         exact = reference(graph, inputs)
     terms = Terms(_summands(graph, inputs, eager), _condition(inputs), name in _EQUAL)
     pairs = zip(exact, eager, strict=True)
@@ -88,11 +127,18 @@ def _condition(inputs: Sequence[torch.Tensor]) -> float:
     return min(1e4, max(1.0, float(shares.median()))) if shares.numel() else 1.0
 
 
-def build_cases(target: Target, generator: torch.Generator) -> list[Case]:
+def build_cases(
+    target: Target,
+    generator: torch.Generator,
+    *,
+    memory: int = MEMORY_LIMIT,
+    make: Callable[[fx.GraphModule, str, Sequence[torch.Tensor]], Case] = make_case,
+) -> list[Case]:
     """Captured, redrawn and hard input sets of a target, captured ones first.
 
     Hard sets that eager does not define (it raises, or overflows) are left out, and so are the
-    less telling ones where all together would need more than 768 MiB.
+    less telling ones where all together would need more than ``memory`` bytes. ``make`` makes one
+    case, and may put it elsewhere. The generator is on the target's device.
 
     Raises:
         BadInput: the target has no captured inputs, or eager itself fails on them.
@@ -102,40 +148,41 @@ def build_cases(target: Target, generator: torch.Generator) -> list[Case]:
         raise BadInput(f"target {target.name} has no captured inputs to judge with")
     try:
         cases = [
-            make_case(target.graph, f"captured {i}", inputs)
-            for i, inputs in enumerate(seen[:_CAPTURED])
+            make(target.graph, f"captured {i}", inputs) for i, inputs in enumerate(seen[:_CAPTURED])
         ]
+    except torch.OutOfMemoryError:
+        raise
     except (RuntimeError, ValueError, TypeError, IndexError) as problem:
         raise BadInput(f"target {target.name} fails on its own captured inputs: {problem}") from (
             problem
         )
-    left = MEMORY_LIMIT // max(_bytes(cases[0]), 1) - len(cases)
+    left = memory // max(cases[0].bytes, 1) - len(cases)
     base = seen[0]
     for i in range(_REDRAWN if left > _REDRAWN + _ALWAYS else 1):
-        _append(cases, target, f"redrawn {i}", redraw(base, generator))
+        _append(cases, make, target, f"redrawn {i}", redraw(base, generator))
     for index, name in enumerate(HARD_SETS):
         if index < _ALWAYS or len(cases) < left:
-            _append(cases, target, name, hard_set(name, base, generator))
+            _append(cases, make, target, name, hard_set(name, base, generator))
     return cases
 
 
-def _append(cases: list[Case], target: Target, name: str, inputs: list[torch.Tensor]) -> None:
+def _append(
+    cases: list[Case],
+    make: Callable[[fx.GraphModule, str, Sequence[torch.Tensor]], Case],
+    target: Target,
+    name: str,
+    inputs: list[torch.Tensor],
+) -> None:
     try:
-        case = make_case(target.graph, name, inputs)
+        case = make(target.graph, name, inputs)
+    except torch.OutOfMemoryError:
+        raise
     except (RuntimeError, ValueError, TypeError, IndexError):
         return  # eager does not define these values: nothing can be asked of a candidate there
     infinite = any(e.special is not None for e in case.expected)
     if infinite and name not in _MAY_BE_INFINITE and not name.startswith("redrawn"):
         return
     cases.append(case)
-
-
-def _bytes(case: Case) -> int:
-    inputs = sum(t.untyped_storage().nbytes() for t in case.inputs)
-    return inputs + sum(
-        e.eager.numel() * (e.eager.element_size() + 12 if e.tolerance is not None else 8)
-        for e in case.expected
-    )
 
 
 def weakness(cases: Sequence[Case]) -> str | None:

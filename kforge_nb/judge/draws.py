@@ -2,12 +2,14 @@
 
 A redrawn tensor looks like the one that was seen (sign, spread, special values, integer range) but
 shares nothing else with it: a kernel that learned the seen values, or a weight that happened to be
-all ones, is found out. All randomness comes from a generator that the caller seeds secretly.
+all ones, is found out. All randomness comes from a generator that the caller seeds secretly, on the
+device of the tensors.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 
@@ -22,12 +24,12 @@ Tensors = list[torch.Tensor]
 
 def lay_out(flat: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
     """A tensor of ``spec``'s shape and strides whose elements come from ``flat`` in order."""
-    result = torch.empty_strided(spec.shape, spec.stride, dtype=flat.dtype)
+    result = torch.empty_strided(spec.shape, spec.stride, dtype=flat.dtype, device=flat.device)
     count = result.numel()
     if any(stride == 0 and size > 1 for size, stride in zip(spec.shape, spec.stride, strict=True)):
         base = [1 if stride == 0 else size for size, stride in
                 zip(spec.shape, spec.stride, strict=True)]  # fmt: skip
-        inner = torch.empty_strided(base, spec.stride, dtype=flat.dtype)
+        inner = torch.empty_strided(base, spec.stride, dtype=flat.dtype, device=flat.device)
         inner.copy_(flat[: inner.numel()].view(base))
         return inner.expand(spec.shape).as_strided(spec.shape, spec.stride)
     if count:
@@ -44,13 +46,14 @@ def redraw_flat(seen: torch.Tensor, count: int, generator: torch.Generator) -> t
     """
     values = seen.reshape(-1)
     if values.numel() == 0:
-        return torch.zeros(count, dtype=seen.dtype)
-    pick = values[torch.randint(values.numel(), (count,), generator=generator)]
+        return torch.zeros(count, dtype=seen.dtype, device=seen.device)
+    here: dict[str, Any] = {"generator": generator, "device": seen.device}
+    pick = values[torch.randint(values.numel(), (count,), **here)]
     if not seen.is_floating_point():
         return pick
     sample = values[:4096].to(torch.float64)
     distinct = torch.unique(sample[~sample.isnan()])
-    noise = torch.rand(count, generator=generator, dtype=torch.float32)
+    noise = torch.rand(count, dtype=torch.float32, **here)
     if distinct.numel() <= _FEW and bool((distinct < _MASK_BELOW).any()):
         return pick
     if distinct.numel() <= 1:
@@ -67,7 +70,9 @@ def redraw(seen: Sequence[torch.Tensor], generator: torch.Generator) -> Tensors:
 
 def _scale(seen: Tensors, generator: torch.Generator, pick: Callable[[torch.dtype], float]) -> None:
     for tensor in _main(seen):
-        flat = torch.randn(tensor.shape, generator=generator, dtype=torch.float32)
+        flat = torch.randn(
+            tensor.shape, generator=generator, dtype=torch.float32, device=tensor.device
+        )
         _fill(tensor, flat.to(torch.float64) * pick(tensor.dtype))
 
 
@@ -89,7 +94,7 @@ def _fill(tensor: torch.Tensor, values: torch.Tensor) -> None:
 
 def _zeros(tensors: Tensors, _: torch.Generator) -> None:
     for tensor in _main(tensors):
-        _fill(tensor, torch.zeros(tensor.shape))
+        _fill(tensor, torch.zeros(tensor.shape, device=tensor.device))
 
 
 def _huge(tensors: Tensors, generator: torch.Generator) -> None:
@@ -107,7 +112,9 @@ def _tiny(tensors: Tensors, generator: torch.Generator) -> None:
 def _offset(tensors: Tensors, generator: torch.Generator) -> None:
     """Rows whose mean is far above their spread: naive variances cancel."""
     for tensor in _main(tensors):
-        noise = torch.randn(tensor.shape, generator=generator, dtype=torch.float32)
+        noise = torch.randn(
+            tensor.shape, generator=generator, dtype=torch.float32, device=tensor.device
+        )
         middle = 30.0 if tensor.dtype in (torch.float16, torch.bfloat16) else 1000.0
         _fill(tensor, middle + noise)
 
@@ -115,10 +122,11 @@ def _offset(tensors: Tensors, generator: torch.Generator) -> None:
 def _impulses(tensors: Tensors, generator: torch.Generator) -> None:
     """Zeros with single non-zero elements at random places, among them the last."""
     for tensor in _main(tensors):
-        values = torch.zeros(tensor.numel())
+        values = torch.zeros(tensor.numel(), device=tensor.device)
         count = max(1, min(64, tensor.numel() // 64))
-        places = torch.randint(tensor.numel(), (count,), generator=generator)
-        values[places] = 4.0 * torch.randn(count, generator=generator) + 1.0
+        here: dict[str, Any] = {"generator": generator, "device": tensor.device}
+        places = torch.randint(tensor.numel(), (count,), **here)
+        values[places] = 4.0 * torch.randn(count, **here) + 1.0
         values[-1] = 7.0
         _fill(tensor, values.view(tensor.shape))
 
@@ -126,19 +134,21 @@ def _impulses(tensors: Tensors, generator: torch.Generator) -> None:
 def _specials(tensors: Tensors, generator: torch.Generator) -> None:
     """NaN and infinities of both signs at a few random places of ordinary values."""
     for tensor in _main(tensors):
-        values = torch.randn(tensor.numel(), generator=generator)
+        here: dict[str, Any] = {"generator": generator, "device": tensor.device}
+        values = torch.randn(tensor.numel(), **here)
         count = max(1, min(24, tensor.numel() // 32))
-        places = torch.randint(tensor.numel(), (count,), generator=generator)
-        kinds = torch.tensor([float("nan"), float("inf"), float("-inf")])
-        values[places] = kinds[torch.arange(count) % 3]
+        places = torch.randint(tensor.numel(), (count,), **here)
+        kinds = torch.tensor([float("nan"), float("inf"), float("-inf")], device=tensor.device)
+        values[places] = kinds[torch.arange(count, device=tensor.device) % 3]
         _fill(tensor, values.view(tensor.shape))
 
 
 def _infinite(tensors: Tensors, generator: torch.Generator) -> None:
     """Only negative infinities, as masks put them there."""
     for tensor in _main(tensors):
-        values = torch.randn(tensor.numel(), generator=generator)
-        values[torch.rand(tensor.numel(), generator=generator) < 0.1] = float("-inf")
+        here: dict[str, Any] = {"generator": generator, "device": tensor.device}
+        values = torch.randn(tensor.numel(), **here)
+        values[torch.rand(tensor.numel(), **here) < 0.1] = float("-inf")
         _fill(tensor, values.view(tensor.shape))
 
 

@@ -1,21 +1,22 @@
-"""The judge of one run: the runner's binary, the baseline worker, and a bench for each target."""
+"""The judge of one run: a place for each device that targets live on, a bench for each target."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import threading
 from contextlib import suppress
 from pathlib import Path
 from tempfile import mkdtemp
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from kforge_nb.errors import KForgeError
-from kforge_nb.judge.baseline import BaselineWorker
+from kforge_nb.compilers.toolchain import find_compiler
+from kforge_nb.errors import BadInput, KForgeError
 from kforge_nb.judge.bench import Bench
-from kforge_nb.judge.binary import library_folder, runner_binary
-from kforge_nb.profile.calibration import calibrate
-from kforge_nb.settings import Settings, cache_dir
+from kforge_nb.judge.place import Place
+from kforge_nb.profile.device import kind_of
+from kforge_nb.settings import Settings
 
 if TYPE_CHECKING:
     from kforge_nb.targets.target import Target
@@ -26,6 +27,9 @@ __all__ = ["Judge"]
 class Judge:
     """Judges candidates; a context manager. After ``close`` no process, file or memory is left.
 
+    What a device needs (a baseline worker, a runner, a calibration) is made when the first target
+    that lives there is opened.
+
     Args:
         settings: ``threads`` is how many threads candidates and baselines use (0: one a core).
         folder: for temporary files; made if missing.
@@ -34,44 +38,57 @@ class Judge:
         MissingTool: there is no C++ compiler.
     """
 
-    call_seconds = 3.0
-
     def __init__(self, settings: Settings, folder: Path) -> None:
-        self.binary = runner_binary()
-        self.library_folder = library_folder()
+        find_compiler()
         self.threads = settings.threads or len(os.sched_getaffinity(0))
-        self.builds = cache_dir() / "cpp"
-        self.calibration = calibrate("cpu")
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = Path(mkdtemp(prefix="judge-", dir=folder))
         self.benches: set[Bench] = set()
-        try:
-            self.worker = BaselineWorker(self.folder, self.threads)
-        except OSError:
-            shutil.rmtree(self.folder, ignore_errors=True)
-            raise
+        self._places: dict[str, Place] = {}
+        self._making = threading.Lock()
+
+    def place(self, device: str) -> Place:
+        """The place for a torch device string; raises BadInput for a kind nobody knows here."""
+        with self._making:
+            if device not in self._places:
+                self._places[device] = self._make_place(device)
+            return self._places[device]
+
+    def _make_place(self, device: str) -> Place:
+        kind = kind_of(device)
+        if kind == "cpu":
+            from kforge_nb.judge.host import HostPlace
+
+            return HostPlace(self.folder, self.threads)
+        if kind == "cuda":
+            from kforge_nb.judge.cuda.place import CudaPlace
+
+            return CudaPlace(self.folder, self.threads, device)
+        raise BadInput(f"nothing can be judged on {device}; targets live on cpu or cuda devices")
 
     def open(self, target: Target) -> Bench:
         """Put a target on a bench: expected values, weak-task check, baseline worker warm.
 
         Raises:
-            BadInput: the target has no captured inputs, or is not on the CPU.
-            MissingTool: the baseline worker died.
+            BadInput: the target has no captured inputs, is spread over several devices, or its
+                device has no room for it.
+            MissingTool: the baseline worker died, or the device's driver or compiler is missing.
         """
-        bench = Bench(self, target)
+        bench = Bench(self, self.place(target.device), target)
         self.benches.add(bench)
         return bench
 
-    def forget(self, key: str) -> None:
-        """Have the worker drop a target, if it still runs."""
-        if self.worker.child.alive():
+    def forget(self, place: Place, key: str) -> None:
+        """Have a place's worker drop a target, if it still runs."""
+        if place.worker.child.alive():
             with suppress(KForgeError):
-                self.worker.forget(key)
+                place.worker.forget(key)
 
     def close(self) -> None:
         """End every process and give back everything. Safe to call twice."""
-        self.worker.close()
+        for place in self._places.values():
+            place.close()
         for bench in list(self.benches):
             bench.close()
         shutil.rmtree(self.folder, ignore_errors=True)

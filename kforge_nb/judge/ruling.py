@@ -75,6 +75,9 @@ def rule(
             f"it worked for {hidden * 1e3:.3g} ms of the {watched * 1e3:.3g} ms that belonged to "
             "the baseline: work hidden from the clock",
         )
+    clocks = next((s.disagreement for s in sessions if s.disagreement is not None), None)
+    if clocks is not None:
+        return Ruling(Verdict.SUSPICIOUS, clocks)
     foreign = max((s.foreign for s in sessions), default=0.0)
     load = f"; other programs used {foreign:.0%} of the machine" if foreign > _LOADED else ""
     disagree = {_side(s) for s in sessions} >= {"faster", "slower"}

@@ -21,6 +21,7 @@ from kforge_nb.targets.target import TensorSpec
 __all__ = ["TimedInputs"]
 
 TOTAL_BYTES = 64 << 20
+POOL_BYTES = 256 << 20
 MAX_SLOTS = 1024
 MIN_SLOTS = 3
 _PATCH = 16  # a sixteenth of every input is new before each batch
@@ -31,12 +32,16 @@ class TimedInputs:
     """Slots of inputs for one target. ``region`` is shared with runners and baseline worker."""
 
     def __init__(
-        self, specs: Sequence[TensorSpec], seen: list[torch.Tensor], generator: torch.Generator
+        self,
+        specs: Sequence[TensorSpec],
+        seen: list[torch.Tensor],
+        generator: torch.Generator,
+        most: int = MAX_SLOTS,
     ) -> None:
         self.specs = list(specs)
         self.layout = InputLayout(specs)
         stride = self.layout.stride
-        self.slots = max(MIN_SLOTS, min(MAX_SLOTS, TOTAL_BYTES // stride))
+        self.slots = max(MIN_SLOTS, min(most, TOTAL_BYTES // stride))
         self.region = Region(stride * self.slots, "timed")
         self._rows = [self._slot_rows(i) for i in range(len(self.specs))]
         self._seen = seen
@@ -54,8 +59,9 @@ class TimedInputs:
         self._pools = []
         for tensor, rows in zip(self._seen, self._rows, strict=True):
             width = rows.shape[1]
-            flat = redraw_flat(tensor, max(2 * width, 1 << 12), generator)
-            self._pools.append(_as_integers(flat))
+            count = min(2 * width, max(width, POOL_BYTES // rows.itemsize) + (1 << 12))
+            flat = redraw_flat(tensor, max(count, 1 << 12), generator)
+            self._pools.append(_as_integers(flat.cpu()))
         source = random.SystemRandom()
         for pool, rows in zip(self._pools, self._rows, strict=True):
             width = rows.shape[1]

@@ -114,7 +114,8 @@ class Session:
     """What a session found. Times are seconds per call; ``decision`` as in statistics.decide.
 
     ``foreign`` is the share of the machine that others used; ``hidden`` the CPU seconds that the
-    candidate used in the ``watched`` seconds that belonged to the baseline.
+    candidate used in the ``watched`` seconds that belonged to the baseline. ``disagreement`` says,
+    on a GPU, how far the runner's own reading is from the judge's clock, where it is too far.
     """
 
     ours: list[float] = field(default_factory=list)
@@ -128,6 +129,7 @@ class Session:
     hidden: float = 0.0
     watched: float = 0.0
     stopped: bool = False
+    disagreement: str | None = None
 
 
 class _Foreign:

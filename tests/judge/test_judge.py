@@ -29,6 +29,7 @@ from kforge_nb.candidates.candidate import Candidate, Kernel, LaunchPlan
 from kforge_nb.engines.local import LocalEngine
 from kforge_nb.errors import BadInput
 from kforge_nb.judge import bench as benches
+from kforge_nb.judge import host
 from kforge_nb.judge.evaluation import Evaluation, Verdict
 from kforge_nb.judge.judge import Judge
 from kforge_nb.judge.timing import BaselineSide, Plan, run_session
@@ -217,8 +218,8 @@ extern "C" void kernel(const float* x, float* y, int64_t rows, int64_t c, int32_
 @pytest.mark.parametrize("name", STATEFUL)
 def test_memory_of_earlier_calls_does_not_help(name, norm_bench, monkeypatch):
     """Timed calls are checked on values that were never there before."""
-    monkeypatch.setattr(benches.policy, "inspect_library", lambda *_: [])
-    monkeypatch.setattr(benches.policy, "scan_source", lambda *_: [])
+    monkeypatch.setattr(host.policy, "inspect_library", lambda *_: [])
+    monkeypatch.setattr(host.policy, "scan_source", lambda *_: [])
     head = "#include <cmath>\n#include <cstdint>\n#include <cstdlib>\n#include <cstring>\n"
     found = norm_bench.evaluate(candidate(head + STATEFUL[name]))
     assert found.verdict is Verdict.SUSPICIOUS, found.reason
@@ -246,7 +247,7 @@ def test_plain_honest_kernels_are_right(name, judge):
 
 def test_a_twin_of_eager_is_not_called_faster(norm_bench, judge):
     """A/A: eager against itself, through the whole timing, is never told apart by much."""
-    sides = [BaselineSide(judge.worker, norm_bench._key, "eager") for _ in range(2)]
+    sides = [BaselineSide(judge.place("cpu").worker, norm_bench._key, "eager") for _ in range(2)]
     plan = Plan(seconds=1.0, probes=0)
     session = run_session(*sides, norm_bench._slots, plan, lambda _: [], lambda: False)
     assert session.found.low < 1.05
