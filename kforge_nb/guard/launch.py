@@ -1,14 +1,18 @@
 """The launch op in Python: registering kernels, the fake implementation, counters, kill switch.
 
 ``torch.ops.kforge.launch(Tensor[] inputs, int handle)`` is one opaque op for eager, Inductor, CUDA
-graphs and export. The work of a call is done in ``launch.cpp``. Two more ops are only ever called
-from there: ``kforge::original`` runs the replaced subgraph, ``kforge::shadow`` compares a kernel's
+graphs and export. The work of a call is done in ``launch.cpp``, or in
+:mod:`kforge_nb.guard.cupy_op` where no C++ compiler exists. Two more ops are only ever called from
+there: ``kforge::original`` runs the replaced subgraph, ``kforge::shadow`` compares a kernel's
 outputs with it on the first calls.
+
+The environment variable ``KFORGE_LAUNCH`` chooses an implementation: ``c++`` or ``cupy``.
 """
 
 from __future__ import annotations
 
-import ctypes
+import importlib.util
+import os
 import threading
 import warnings
 from contextlib import contextmanager
@@ -18,10 +22,10 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kforge_nb.candidates.plan import resolve, validate
-from kforge_nb.errors import BadInput, ContractBreach
-from kforge_nb.guard import native
-from kforge_nb.guard.layout import encode
+from kforge_nb.errors import BadInput, MissingTool
+from kforge_nb.guard.cupy_op import CupyTable
 from kforge_nb.guard.shadow import difference
+from kforge_nb.guard.table import FAILED, REASONS, NativeTable, Table
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -37,6 +41,7 @@ __all__ = [
     "Kernel",
     "counters",
     "enable",
+    "implementation",
     "kernel",
     "load",
     "originals",
@@ -46,19 +51,8 @@ __all__ = [
     "shadow_calls",
 ]
 
-REASONS = {
-    0: "none",
-    1: "another number of inputs",
-    2: "another dtype",
-    3: "another device",
-    4: "another shape",
-    5: "a layout that cannot be copied",
-    6: "a gradient is needed",
-    7: "the kill switch is on",
-    8: "disabled after a mismatch",
-}
 SHADOW_CALLS = 2
-_QUIET = {7, 8}  # what the user asked for, and what has had its own warning, is no news
+_QUIET = {7, 8, FAILED}  # what the user asked for, and what has had its own warning, is no news
 
 
 @dataclass(slots=True)
@@ -79,27 +73,57 @@ class Kernel:
 _kernels: dict[int, Kernel] = {}
 _by_key: dict[tuple[str, str, str], int] = {}
 _lock = threading.RLock()
-_native: ctypes.CDLL | None = None
+_table: Table | None = None
 _library: torch.library.Library | None = None
 _warned: set[int] = set()
 
 
-def load() -> ctypes.CDLL:
+def load() -> Table:
     """Build (once a machine), load and define the launch op; cheap when already done.
 
     Raises:
-        MissingTool: there is no C++ compiler.
+        MissingTool: there is no C++ compiler, and no GPU with CuPy either.
+        BadInput: ``KFORGE_LAUNCH`` names no implementation.
     """
-    global _native, _library
-    with _lock:
-        if _native is None:
-            path = native.launch_library()
+    global _table, _library
+    if _table is None:
+        with _lock:
             if _library is None:
                 _library = _define()
-            torch.ops.load_library(str(path))
-            _native = ctypes.CDLL(str(path))
-            _declare(_native)
-    return _native
+            if _table is None:
+                _table = _choose(_library)
+    return _table
+
+
+def implementation() -> str:
+    """How launches run here: ``c++``, or ``cupy`` where there is no C++ compiler; loads the op."""
+    return load().name
+
+
+def _choose(library: torch.library.Library) -> Table:
+    wanted = os.environ.get("KFORGE_LAUNCH", "")
+    if wanted not in ("", "c++", "cupy"):
+        raise BadInput(f"KFORGE_LAUNCH is {wanted!r}; use c++ or cupy, or leave it unset")
+    if wanted != "cupy":
+        try:
+            return NativeTable()
+        except MissingTool as problem:
+            if wanted or (lacking := _lacks_cupy()):
+                text = "" if wanted else f" CUDA kernels could run through CuPy, but {lacking}."
+                raise MissingTool(f"{problem}{text}") from None
+    table = CupyTable(_original, _shadow)
+    for key in ("CPU", "CUDA"):
+        library.impl("launch", table.launch, key)
+    return table
+
+
+def _lacks_cupy() -> str:
+    """What the Python implementation would need and is missing; empty if it can run."""
+    if not torch.cuda.is_available():
+        return "torch sees no CUDA device"
+    if importlib.util.find_spec("cupy") is None:
+        return "CuPy is not installed (pip install 'kforge-nb[cuda]')"
+    return ""
 
 
 def _define() -> torch.library.Library:
@@ -116,25 +140,6 @@ def _define() -> torch.library.Library:
     return library
 
 
-def _declare(native_library: ctypes.CDLL) -> None:
-    word, small, pointer = ctypes.c_int64, ctypes.c_int32, ctypes.c_void_p
-    words = ctypes.POINTER(ctypes.c_int64)
-    for name, arguments, result in (
-        ("add", [pointer, pointer, words, word], word),
-        ("run", [small], None),
-        ("running", [], small),
-        ("enable", [word, small], None),
-        ("enabled", [word], small),
-        ("shadow", [word, word], None),
-        ("counters", [word, words], None),
-        ("error", [ctypes.c_char_p], None),
-        ("dtype", [ctypes.c_char_p], small),
-        ("device", [ctypes.c_char_p], small),
-    ):
-        function = getattr(native_library, f"kforge_{name}")
-        function.argtypes, function.restype = arguments, result
-
-
 def register(
     candidate: Candidate,
     library: Path,
@@ -146,11 +151,12 @@ def register(
     name: str = "",
     shadow: int = SHADOW_CALLS,
 ) -> int:
-    """Put a compiled C++ candidate into the launch table.
+    """Put a compiled candidate into the launch table.
 
     Args:
         candidate: what the library was built from; its plan is validated and resolved here.
-        library: the shared library with the candidate's entry. It is loaded into this process.
+        library: of a ``cpp`` candidate the shared library with its entry, of a ``cuda`` candidate
+            the cubin. Its code is loaded into this process (and onto the device) for good.
         reference: the target's graph, which runs where the kernel does not fit.
         inputs: the variant, specs of ``in0 …``.
         outputs: specs of ``out0 …``; outputs are allocated with these strides.
@@ -162,42 +168,41 @@ def register(
         The handle for ``torch.ops.kforge.launch``.
 
     Raises:
-        ContractBreach: the plan does not fit the variant, or the library lacks the entry.
-        BadInput: the language cannot be launched here.
-        MissingTool: there is no C++ compiler.
+        ContractBreach: the plan does not fit the variant, or the library lacks a kernel or is for
+            another device.
+        BadInput: the language, or tensors on these devices, cannot be launched here.
+        MissingTool: there is no C++ compiler, or no CUDA driver.
     """
-    if candidate.language != "cpp":
-        raise BadInput(f"the launch op runs cpp candidates, not {candidate.language}")
+    if candidate.language not in ("cpp", "cuda"):
+        raise BadInput(f"the launch op runs cpp and cuda candidates, not {candidate.language}")
     inputs, outputs = tuple(inputs), tuple(outputs)
     key = (fingerprint, candidate.digest, str(library))
-    module = load()
+    table = load()
     with _lock:
         if fingerprint and key in _by_key:
             return _by_key[key]
         validate(candidate.plan, candidate.language, inputs, outputs)
         plan = resolve(candidate.plan, inputs, outputs)
-        call = plan.calls[0]
-        layout = encode(module, plan, inputs, outputs)
-        handle = module.kforge_add(
-            native.trampoline(native.signature(call.args)),
-            _entry(library, call.name),
-            (ctypes.c_int64 * len(layout))(*layout),
-            shadow,
-        )
-        if handle < 0:
-            raise BadInput(f"the launch table refused {name or call.name} (code {handle})")
+        if candidate.language == "cpp":
+            handle = table.add_cpu(library, plan, inputs, outputs, shadow)
+        else:
+            device = _cuda_device([*inputs, *outputs])
+            handle = table.add_cuda(library, plan, inputs, outputs, shadow, device)
+        name = name or plan.calls[0].name
         _kernels[handle] = Kernel(
-            handle, name or call.name, fingerprint, candidate.digest, reference, inputs, outputs
+            handle, name, fingerprint, candidate.digest, reference, inputs, outputs
         )
         _by_key[key] = handle
     return handle
 
 
-def _entry(library: Path, entry: str) -> int:
-    try:
-        return native.entry_address(library, entry)
-    except (OSError, AttributeError) as problem:
-        raise ContractBreach(f"{library.name} has no usable entry {entry!r}: {problem}") from None
+def _cuda_device(specs: Sequence[TensorSpec]) -> int:
+    """The one GPU that all tensors of a CUDA kernel are on."""
+    devices = sorted({spec.device for spec in specs})
+    kind, _, index = devices[0].partition(":")
+    if len(devices) != 1 or kind != "cuda":
+        raise BadInput(f"a CUDA kernel needs all its tensors on one GPU, not on {devices}")
+    return int(index or 0)
 
 
 def _fake(inputs: list[torch.Tensor], handle: int) -> list[torch.Tensor]:
@@ -243,6 +248,13 @@ def _own(outputs: list[torch.Tensor], inputs: Sequence[torch.Tensor]) -> list[to
 
 def _original(inputs: list[torch.Tensor], handle: int, reason: int) -> list[torch.Tensor]:
     found = kernel(handle)
+    if reason == FAILED:
+        found.note = load().fault(handle)
+        warnings.warn(
+            f"kforge: {found.name} is switched off and runs its original: {found.note}",
+            RuntimeWarning,
+            stacklevel=2,
+        )
     if reason not in _QUIET and reason not in _warned:
         _warned.add(reason)
         warnings.warn(
@@ -259,7 +271,7 @@ def _run(found: Kernel, inputs: list[torch.Tensor]) -> list[torch.Tensor]:
         return _own(list(found.reference(*inputs)), inputs)
     except Exception as problem:
         # Exceptions lose their text on the way through the C ABI; C++ asks for it again.
-        load().kforge_error(f"{type(problem).__name__}: {problem}".encode())
+        load().error(f"{type(problem).__name__}: {problem}")
         raise
 
 
@@ -303,34 +315,37 @@ def kernel(handle: int) -> Kernel:
 
 
 def counters(handle: int) -> dict[str, Any]:
-    """Launches, copies, shadow checks and fallbacks by reason of one kernel since registration."""
-    out = (ctypes.c_int64 * (3 + 9))()
-    load().kforge_counters(handle, out)
-    fallbacks = {REASONS[i]: out[3 + i] for i in range(1, 9) if out[3 + i]}
-    return {"launches": out[0], "copies": out[1], "shadowed": out[2], "fallbacks": fallbacks}
+    """Launches, copies, shadow checks and fallbacks by reason of one kernel since registration.
+
+    A replay of a CUDA graph does not come through here; what is counted is its capture.
+    """
+    kernel(handle)
+    launches, copies, shadowed, *reasons = load().counts(handle)
+    fallbacks = {REASONS[i]: count for i, count in enumerate(reasons) if count}
+    return {"launches": launches, "copies": copies, "shadowed": shadowed, "fallbacks": fallbacks}
 
 
 def enable(handle: int, on: bool = True, note: str = "") -> None:
     """Switch one kernel on or off; off sends its calls to the original."""
     found = kernel(handle)
     found.note = "" if on else note
-    load().kforge_enable(handle, int(on))
+    load().enable(handle, on)
 
 
 def shadow_calls(handle: int, calls: int) -> None:
     """Check the next ``calls`` launches of a kernel against its original."""
     kernel(handle)
-    load().kforge_shadow(handle, calls)
+    load().shadow(handle, calls)
 
 
 def set_running(on: bool) -> None:
     """The kill switch for the whole process: False sends every launch to its original."""
-    load().kforge_run(int(on))
+    load().run(on)
 
 
 def running() -> bool:
     """Whether kernels run at all."""
-    return bool(load().kforge_running())
+    return load().running()
 
 
 @contextmanager

@@ -124,7 +124,7 @@ def test_the_shadow_check_switches_a_wrong_kernel_off(build, kernels):
     assert torch.equal(call(handle, a, b), torch.relu(a + b))
     found = launch.counters(handle)
     assert found["shadowed"] == 1
-    assert found["fallbacks"] == {"disabled after a mismatch": 1}
+    assert found["fallbacks"] == {"switched off after a mismatch or an error": 1}
     assert "shadow check" in launch.kernel(handle).note
 
 
@@ -158,9 +158,12 @@ def test_register_refuses_what_cannot_be_launched(build, kernels):
     """Other languages, plans that miss an output and libraries without the entry are refused."""
     graph, candidate = add_relu_graph(), kernels["add_relu"]()
     library = build(candidate)
-    cuda = Candidate("cuda", "", candidate.plan)
-    with pytest.raises(BadInput, match="cuda"):
-        launch.register(cuda, library, graph, [SPEC, SPEC], [SPEC])
+    extension = Candidate("cuda_extension", "", candidate.plan)
+    with pytest.raises(BadInput, match="cuda_extension"):
+        launch.register(extension, library, graph, [SPEC, SPEC], [SPEC])
+    plan = LaunchPlan((Kernel("add_relu", ("in0", "in1", "out0")),))
+    with pytest.raises(BadInput, match="on one GPU"):
+        launch.register(Candidate("cuda", "", plan), library, graph, [SPEC, SPEC], [SPEC])
     other = Candidate("cpp", "", LaunchPlan((Kernel("absent", candidate.plan.kernels[0].args),)))
     with pytest.raises(ContractBreach, match="absent"):
         launch.register(other, library, graph, [SPEC, SPEC], [SPEC])
