@@ -129,7 +129,7 @@ class MalformedReply(Exception):
     """What came back is no reply to what was asked."""
 
 
-def pack_command(op: Op, seq: int, a: int = 0, b: int = 0, payload: bytes = b"") -> bytes:
+def pack_command(op: IntEnum, seq: int, a: int = 0, b: int = 0, payload: bytes = b"") -> bytes:
     """A command with its payload."""
     return _COMMAND.pack(MAGIC, op, seq, a, b, len(payload), 0) + payload
 

@@ -2,7 +2,8 @@
 
 A region is an anonymous memory file: it has no name, so nothing is left behind when its last user
 is gone, however that happened. A reader gets a descriptor that was opened read-only, which it
-cannot map writable. Every buffer starts on a 64-byte boundary and stands between guard zones.
+cannot map writable. Every buffer stands between guard zones and starts on a boundary of 64 bytes,
+or of 512 where the tensors are on a GPU: regions of those are copied to the device as they are.
 """
 
 from __future__ import annotations
@@ -24,9 +25,21 @@ if TYPE_CHECKING:
     from kforge_nb.candidates.plan import ResolvedPlan
     from kforge_nb.targets.target import TensorSpec
 
-__all__ = ["GUARD", "GUARD_BYTE", "Buffer", "InputLayout", "OutputLayout", "Region", "extent"]
+__all__ = [
+    "GUARD",
+    "GUARD_BYTE",
+    "POISON_BYTE",
+    "Buffer",
+    "InputLayout",
+    "OutputLayout",
+    "Region",
+    "alignment",
+    "extent",
+    "up",
+]
 
 ALIGN = 64
+DEVICE_ALIGN = 512  # what torch's allocator gives on a GPU
 PAGE = 4096
 GUARD = 1024
 GUARD_BYTE = 0xA5
@@ -42,8 +55,14 @@ def extent(spec: TensorSpec) -> int:
     )
 
 
-def _up(value: int, step: int) -> int:
+def up(value: int, step: int) -> int:
+    """``value`` rounded up to a multiple of ``step``."""
     return -(-value // step) * step
+
+
+def alignment(specs: Sequence[TensorSpec]) -> int:
+    """Boundary in bytes on which buffers of these tensors start."""
+    return DEVICE_ALIGN if any(s.device.startswith("cuda") for s in specs) else ALIGN
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +79,14 @@ class InputLayout:
 
     def __init__(self, specs: Sequence[TensorSpec]) -> None:
         self.buffers: list[Buffer] = []
+        step = alignment(specs)
         at = GUARD
         for spec in specs:
             size = DTYPE_BYTES[spec.dtype]
             bytes_ = extent(spec) * size
             self.buffers.append(Buffer(at, bytes_, size))
-            at = _up(at + bytes_ + GUARD, ALIGN)
-        self.stride = _up(max(at, PAGE), PAGE)
+            at = up(at + bytes_ + GUARD, step)
+        self.stride = up(max(at, PAGE), PAGE)
 
     @property
     def payload(self) -> int:
@@ -81,6 +101,7 @@ class OutputLayout:
         self.outputs: list[Buffer] = []
         self.scratch: dict[str, Buffer] = {}
         self.guards: list[tuple[int, int]] = []
+        self._align = alignment(outputs)
         self._at = STATUS_BYTES
         for spec in outputs:
             size = DTYPE_BYTES[spec.dtype]
@@ -88,10 +109,10 @@ class OutputLayout:
         for name, scratch in plan.scratch.items():
             self.scratch[name] = self._place(scratch.bytes, DTYPE_BYTES[scratch.dtype])
         self.guards.append((self._at, self._at + GUARD))
-        self.bytes = _up(self._at + GUARD, PAGE)
+        self.bytes = up(self._at + GUARD, PAGE)
 
     def _place(self, bytes_: int, itemsize: int) -> Buffer:
-        start = _up(self._at + GUARD, ALIGN)
+        start = up(self._at + GUARD, self._align)
         self.guards.append((self._at, start))
         self._at = start + bytes_
         return Buffer(start, bytes_, itemsize)
@@ -101,7 +122,7 @@ class Region:
     """An anonymous shared memory file of ``bytes`` bytes, mapped here for reading and writing."""
 
     def __init__(self, bytes_: int, name: str) -> None:
-        self.bytes = max(_up(bytes_, PAGE), PAGE)
+        self.bytes = max(up(bytes_, PAGE), PAGE)
         self._fd = _anonymous_file(name)
         try:
             os.ftruncate(self._fd, self.bytes)

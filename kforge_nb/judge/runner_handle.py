@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import signal
+from collections.abc import Sequence
 from dataclasses import dataclass
+from enum import IntEnum
 from pathlib import Path
 from time import perf_counter
 
@@ -13,7 +15,14 @@ from kforge_nb.judge.process import Child, Gone, TooSlow
 from kforge_nb.judge.protocol import Binding, MalformedReply, Op, Reply
 from kforge_nb.judge.regions import Region
 
-__all__ = ["Limits", "Runner", "RunnerFailed", "timing_environment"]
+__all__ = [
+    "Limits",
+    "Runner",
+    "RunnerFailed",
+    "RunnerHandle",
+    "descriptors",
+    "timing_environment",
+]
 
 _SYSTEM_CALLS = {
     1: "write", 16: "ioctl", 20: "writev", 41: "socket", 42: "connect", 56: "clone", 57: "fork",
@@ -60,68 +69,40 @@ def timing_environment(threads: int) -> dict[str, str]:
     }
 
 
-class Runner:
-    """A process for one candidate. Every method may raise RunnerFailed."""
+class RunnerHandle:
+    """The judge's end of a runner process of any kind: one command, one reply, failures in words.
+
+    Args:
+        command: of the process; ``{reply}`` stands for its reply descriptor.
+        environment: the whole of it.
+        regions: inputs, timed inputs, outputs; the process gets only the last one writable.
+        call_seconds: how long a command may take unless it says otherwise.
+    """
 
     def __init__(
         self,
-        binary: Path,
-        library: Path,
+        command: Sequence[str],
+        environment: dict[str, str],
         regions: tuple[Region, Region, Region],
-        threads: int,
-        limits: Limits,
-        library_folder: str = "",
+        call_seconds: float,
     ) -> None:
-        inputs, timed, outputs = regions
-        memory = limits.memory + 2 * outputs.bytes * (protocol.HELD_CALLS + 2)
-        memory += inputs.bytes + timed.bytes + outputs.bytes
-        fds = (inputs.read_only, timed.read_only, outputs.writable)
-        command = [str(binary), "{reply}", *map(str, fds)]
-        command += [str(region.bytes) for region in regions]
-        command += [str(memory), str(limits.cpu_seconds), str(int(limits.sandboxed))]
-        command += [str(library), library_folder]
-        self._outputs = outputs
-        self._limits = limits
-        self._memory = memory
+        self._outputs = regions[2]
+        self._call_seconds = call_seconds
         self._seq = 0
         self.child = Child(
-            command,
-            environment=timing_environment(threads),
-            folder=Path("/"),
-            pass_fds=fds,
+            list(command), environment=environment, folder=Path("/"), pass_fds=descriptors(regions)
         )
-
-    def load(self, entry: str) -> bool:
-        """Load the library; True if the candidate's threads are under the strict filter."""
-        reply, _ = self._ask(Op.LOAD, payload=entry.encode(), seconds=self._limits.call_seconds)
-        return bool(reply.value)
-
-    def bind(self, slot_stride: int, slots: int, bindings: list[Binding]) -> None:
-        """Say what the arguments of the entry are."""
-        self._ask(Op.BIND, payload=protocol.pack_bindings(slot_stride, slots, bindings))
-
-    def run(self) -> float:
-        """One call on the checked inputs; seconds on the judge's clock."""
-        return self._ask(Op.RUN)[1]
-
-    def batch(self, first: int, calls: int, seconds: float | None = None) -> tuple[float, float]:
-        """``calls`` timed calls; seconds on the judge's clock and on the runner's own."""
-        reply, wall = self._ask(Op.BATCH, first, calls, seconds=seconds)
-        return wall, reply.nanos * 1e-9
-
-    def fetch(self, age: int) -> None:
-        """Have the outputs of the call before the last ``age`` calls put into the region."""
-        self._ask(Op.FETCH, age)
 
     def close(self) -> None:
         """Kill and reap."""
         self.child.close()
 
     def _ask(
-        self, op: Op, a: int = 0, b: int = 0, payload: bytes = b"", seconds: float | None = None
-    ) -> tuple[Reply, float]:
+        self, op: IntEnum, a: int = 0, b: int = 0, payload: bytes = b"",
+        seconds: float | None = None,
+    ) -> tuple[Reply, float]:  # fmt: skip
         self._seq += 1
-        limit = self._limits.call_seconds if seconds is None else seconds
+        limit = self._call_seconds if seconds is None else seconds
         message = protocol.pack_command(op, self._seq, a, b, payload)
         try:
             if self.child.unasked():
@@ -140,11 +121,15 @@ class Runner:
                 Verdict.SUSPICIOUS, f"the judge's pipe carried {problem}; the runner was killed"
             ) from problem
         if not reply.ok:
-            raise RunnerFailed(Verdict.CRASHED, f"the runner could not {op.name.lower()}: "
-                               f"{reply.text}")  # fmt: skip
+            raise self._refused(op, reply)
         return reply, wall
 
-    def _slow(self, op: Op, limit: float) -> RunnerFailed:
+    def _refused(self, op: IntEnum, reply: Reply) -> Exception:
+        return RunnerFailed(
+            Verdict.CRASHED, f"the runner could not {op.name.lower()}: {reply.text}"
+        )
+
+    def _slow(self, op: IntEnum, limit: float) -> RunnerFailed:
         if self._last_words() is not None or not self.child.alive():
             return self._dead(op)
         return RunnerFailed(
@@ -154,7 +139,7 @@ class Runner:
     def _last_words(self) -> protocol.LastWords | None:
         return protocol.unpack_last_words(self._outputs.array[:16].tobytes())
 
-    def _dead(self, op: Op) -> RunnerFailed:
+    def _dead(self, op: IntEnum) -> RunnerFailed:
         status = self.child.status()
         words = self._last_words()
         during = _during(op)
@@ -188,23 +173,83 @@ class Runner:
         if words is not None and words.number == 1:
             return f"{name} ({during}): it wrote to its inputs or far beyond them"
         if number in (signal.SIGSEGV, signal.SIGBUS, signal.SIGABRT):
-            mib = self._memory >> 20
-            return (
-                f"{name} ({during}): an access outside its buffers, a failed check, or more "
-                f"than its {mib} MiB of memory"
-            )
+            return f"{name} ({during}): {self._fault_words()}"
         if number == signal.SIGILL:
             return f"{name} ({during}): an instruction that this CPU does not have"
         if number == signal.SIGXCPU:
             return f"{name} ({during}): it used more than its CPU time"
         return f"{name} ({during})"
 
+    def _fault_words(self) -> str:
+        """What a memory fault or an abort of the process most likely means."""
+        return "an access outside its buffers or a failed check"
 
-def _during(op: Op) -> str:
+
+def descriptors(regions: tuple[Region, Region, Region]) -> tuple[int, int, int]:
+    """What a runner is given of its memory: only the outputs may be mapped writable."""
+    inputs, timed, outputs = regions
+    return inputs.read_only, timed.read_only, outputs.writable
+
+
+class Runner(RunnerHandle):
+    """A process for one C++ candidate. Every method may raise RunnerFailed."""
+
+    def __init__(
+        self,
+        binary: Path,
+        library: Path,
+        regions: tuple[Region, Region, Region],
+        threads: int,
+        limits: Limits,
+        library_folder: str = "",
+    ) -> None:
+        inputs, timed, outputs = regions
+        memory = limits.memory + 2 * outputs.bytes * (protocol.HELD_CALLS + 2)
+        memory += inputs.bytes + timed.bytes + outputs.bytes
+        command = [str(binary), "{reply}", *map(str, descriptors(regions))]
+        command += [str(region.bytes) for region in regions]
+        command += [str(memory), str(limits.cpu_seconds), str(int(limits.sandboxed))]
+        command += [str(library), library_folder]
+        self._memory = memory
+        super().__init__(command, timing_environment(threads), regions, limits.call_seconds)
+
+    def load(self, entry: str) -> bool:
+        """Load the library; True if the candidate's threads are under the strict filter."""
+        reply, _ = self._ask(Op.LOAD, payload=entry.encode())
+        return bool(reply.value)
+
+    def bind(self, slot_stride: int, slots: int, bindings: list[Binding]) -> None:
+        """Say what the arguments of the entry are."""
+        self._ask(Op.BIND, payload=protocol.pack_bindings(slot_stride, slots, bindings))
+
+    def run(self) -> float:
+        """One call on the checked inputs; seconds on the judge's clock."""
+        return self._ask(Op.RUN)[1]
+
+    def batch(self, first: int, calls: int, seconds: float | None = None) -> tuple[float, float]:
+        """``calls`` timed calls; seconds on the judge's clock and on the runner's own."""
+        reply, wall = self._ask(Op.BATCH, first, calls, seconds=seconds)
+        return wall, reply.nanos * 1e-9
+
+    def fetch(self, age: int) -> None:
+        """Have the outputs of the call before the last ``age`` calls put into the region."""
+        self._ask(Op.FETCH, age)
+
+    def _fault_words(self) -> str:
+        mib = self._memory >> 20
+        return (
+            f"an access outside its buffers, a failed check, or more than its {mib} MiB of memory"
+        )
+
+
+def _during(op: IntEnum) -> str:
     return {
-        Op.LOAD: "while its library was loaded",
-        Op.BIND: "before its first call",
-        Op.RUN: "in a checked call",
-        Op.BATCH: "in timed calls",
-        Op.FETCH: "between timed calls",
-    }.get(op, "at the end")
+        "LOAD": "while its library was loaded",
+        "BIND": "before its first call",
+        "RUN": "in a checked call",
+        "BATCH": "in timed calls",
+        "HOT": "in timed calls",
+        "PREPARE": "before its timed calls",
+        "UPLOAD": "between timed calls",
+        "FETCH": "between timed calls",
+    }.get(op.name, "at the end")

@@ -1,0 +1,99 @@
+"""The compiled CUDA runner, where the driver is, and how far a runner can be confined here."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from kforge_nb.errors import MissingTool
+from kforge_nb.judge.binary import compiled_program
+
+__all__ = ["DRIVER", "cuda_facts", "cuda_runner_binary", "runner_environment"]
+
+DRIVER = "libcuda.so.1"
+_SOURCES = (
+    "cuda_runner.cpp",
+    "cuda_timing.hpp",
+    "cuda_calls.hpp",
+    "cuda_plan.hpp",
+    "cuda_code.hpp",
+    "cuda_device.hpp",
+    "cuda_driver.hpp",
+    "cuda_sandbox.hpp",
+    "sandbox.hpp",
+    "wire.hpp",
+)
+_PROBE_SECONDS = 60.0
+_KEPT = ("LD_LIBRARY_PATH", "CUDA_DEVICE_ORDER")
+
+
+def cuda_runner_binary() -> Path:
+    """Path of the CUDA runner, compiled now (about two seconds) if this machine has none yet.
+
+    It needs no CUDA toolkit and no GPU to be built.
+
+    Raises:
+        MissingTool: there is no C++ compiler, or it cannot build the runner.
+    """
+    return compiled_program("cuda_runner", _SOURCES)
+
+
+def runner_environment(device: int) -> dict[str, str]:
+    """The whole environment of a runner: one visible device (its number 0 there), no JIT, no cache.
+
+    Seeing one device makes the driver start faster on a machine with several.
+    """
+    environment = {
+        "LC_ALL": "C",
+        "CUDA_CACHE_DISABLE": "1",
+        "CUDA_DISABLE_PTX_JIT": "1",
+        "CUDA_MODULE_LOADING": "EAGER",
+    }
+    environment |= {name: os.environ[name] for name in _KEPT if name in os.environ}
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    names = [name.strip() for name in visible.split(",") if name.strip()]
+    environment["CUDA_VISIBLE_DEVICES"] = names[device] if device < len(names) else str(device)
+    return environment
+
+
+def cuda_facts(device: int = 0, driver: str = DRIVER) -> dict[str, Any]:
+    """What the driver says of a device, and the strictest sandbox under which it works.
+
+    Args:
+        device: number of the device as torch counts.
+        driver: the driver's library; another one than the system's is for tests.
+
+    Returns:
+        ``name``, ``arch`` (``sm_90``), ``driver`` (as 13000), ``memory``, ``l2``, ``shared``
+        (bytes), ``multiprocessors``, ``pageable`` (device code can reach the host memory of its
+        process), ``start_seconds`` and ``level``: 2 with Landlock and a system-call filter, 1 with
+        the filter, 0 with neither.
+
+    Raises:
+        MissingTool: no compiler, no driver, or no such device; the message says which.
+    """
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    return dict(_facts(device, driver, visible))
+
+
+@lru_cache(maxsize=16)
+def _facts(device: int, driver: str, visible: str) -> dict[str, Any]:  # noqa: ARG001 - a key
+    try:
+        done = subprocess.run(
+            [str(cuda_runner_binary()), "--probe", driver, "0"],
+            capture_output=True,
+            text=True,
+            timeout=_PROBE_SECONDS,
+            check=True,
+            env=runner_environment(device),
+        )
+        facts: dict[str, Any] = json.loads(done.stdout)
+    except (OSError, ValueError, subprocess.SubprocessError) as problem:
+        raise MissingTool(f"the CUDA runner does not start here: {problem}") from problem
+    if facts["level"] < 0:
+        raise MissingTool(f"CUDA candidates cannot be judged on this machine: {facts['error']}")
+    return facts

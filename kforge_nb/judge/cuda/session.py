@@ -1,0 +1,139 @@
+"""One CUDA candidate in its runner: memory laid out, launches bound, calls made and checked."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import torch
+
+from kforge_nb.candidates.plan import ResolvedPlan
+from kforge_nb.errors import BadInput
+from kforge_nb.judge.cases import Case
+from kforge_nb.judge.checked import IsolatedCandidate
+from kforge_nb.judge.cuda.binary import DRIVER
+from kforge_nb.judge.cuda.handle import CudaLimits, CudaRunner
+from kforge_nb.judge.cuda.layout import CudaOutputLayout, make_binding
+from kforge_nb.judge.cuda.protocol import Touched
+from kforge_nb.judge.evaluation import Verdict
+from kforge_nb.judge.runner_handle import RunnerFailed
+from kforge_nb.judge.slots import TimedInputs
+from kforge_nb.targets.target import Target
+
+__all__ = ["CudaCandidate", "device_index"]
+
+
+def device_index(device: str) -> int:
+    """Number of a CUDA device by its name in torch (``cuda`` is the first)."""
+    kind, _, number = device.partition(":")
+    if kind != "cuda" or not (number or "0").isdigit():
+        raise BadInput(f"{device!r} is no CUDA device; one looks like 'cuda:0'")
+    return int(number or 0)
+
+
+class CudaCandidate(IsolatedCandidate):
+    """A CUDA candidate's runner with its memory; a context manager. May raise RunnerFailed.
+
+    The runner starts its driver and context at once, in the background; it can be made before the
+    candidate is compiled, even before there is a candidate::
+
+        with CudaCandidate(target, None, timed, binary=binary, limits=CudaLimits()) as loaded:
+            built = build_cuda(...)
+            loaded.load(resolved, built.cubin)
+            checked = loaded.check(cases)
+            loaded.runner.upload(0, timed.slots)
+            loaded.runner.prepare(calls)
+            wall, device = loaded.runner.batch(1)
+            outputs = loaded.fetch(0)
+
+    Args:
+        target: on a CUDA device.
+        resolved: the plan, if it is known already; else :meth:`load` gets it.
+        timed: slots of timed inputs, laid out for the target.
+        binary: of :func:`kforge_nb.judge.cuda.binary.cuda_runner_binary`.
+        limits: of time and memory.
+        library: the cubin, if it is known already; else :meth:`load` gets it.
+        flush: a cubin of :func:`kforge_nb.judge.cuda.flush.flush_cubin`.
+        device: number of the device as torch counts; that of the target if not given.
+        driver: library of the CUDA driver; another one than the system's is for tests.
+    """
+
+    def __init__(
+        self,
+        target: Target,
+        resolved: ResolvedPlan | None,
+        timed: TimedInputs,
+        *,
+        binary: Path,
+        limits: CudaLimits,
+        library: Path | None = None,
+        flush: Path | None = None,
+        device: int | None = None,
+        driver: str = DRIVER,
+    ) -> None:
+        number = device_index(target.device) if device is None else device
+        self._cuda_layout = CudaOutputLayout(target.outputs)
+        super().__init__(target, timed, self._cuda_layout)
+        self._resolved = resolved
+        self._library = library
+        self.kernels: dict[str, dict[str, int]] = {}
+        try:
+            self.runner = CudaRunner(binary, library, self.regions, limits, number, flush, driver)
+        except BaseException:
+            self._release()
+            raise
+
+    def load(self, resolved: ResolvedPlan | None = None, library: Path | None = None) -> bool:
+        """Load and bind; True if a system-call filter holds.
+
+        ``kernels`` then has what the driver says of each kernel, ``runner.occupancy`` how many
+        blocks of each launch fit on a multiprocessor.
+
+        Raises:
+            RunnerFailed: also ``refused`` where the plan does not fit the code or the device.
+        """
+        plan = resolved or self._resolved
+        if plan is None:
+            raise BadInput("a CUDA candidate was loaded without a plan")
+        binding = make_binding(plan, self._in_layout, self._cuda_layout, self._timed.slots)
+        self.kernels = self.runner.load([call.name for call in plan.calls], library)
+        self.runner.bind(binding)
+        return self.runner.strict
+
+    def _call(self, laid_out: bool) -> None:
+        self.runner.run(laid_out)
+
+    def _end(self) -> None:
+        self.runner.close()
+
+    def _poison(self) -> None:
+        """The runner does it, on the device."""
+
+    def _poison_scratch(self) -> None:
+        """The runner does it, on the device."""
+
+    def _tampering(self, case: Case) -> str | None:
+        touched = self.runner.touched
+        if Touched.INPUTS in touched:
+            return f"it wrote to {self._input_at(self.runner.touched_at)} on {case.name}"
+        if Touched.MARGINS in touched:
+            return f"it wrote far outside its buffers (into a guard zone) on {case.name}"
+        return super()._tampering(case)
+
+    def _input_at(self, offset: int) -> str:
+        for index, buffer in enumerate(self._in_layout.buffers):
+            if buffer.offset <= offset < buffer.offset + buffer.bytes:
+                return f"its input in{index}"
+        return "memory beside its inputs"
+
+    def fetch(self, age: int) -> list[torch.Tensor]:
+        """Copies of the outputs of a timed call (0: the last), in host memory.
+
+        Raises:
+            RunnerFailed: ``suspicious`` where timed calls wrote into a guard zone.
+        """
+        self.runner.fetch(age)
+        if not self._guards_hold():
+            raise RunnerFailed(
+                Verdict.SUSPICIOUS, "it wrote outside its outputs (into a guard zone) when timed"
+            )
+        return [t.clone() for t in self.outputs()]

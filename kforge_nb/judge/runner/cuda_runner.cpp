@@ -1,0 +1,151 @@
+// The CUDA runner: one process and one context for one candidate, with neither Python nor torch.
+//
+//   cuda_runner REPLY_FD INPUT_FD TIMED_FD OUTPUT_FD INPUT_BYTES TIMED_BYTES OUTPUT_BYTES
+//               CPU_SECONDS LEVEL DRIVER DEVICE DEVICE_MEMORY HEAP PRINTF
+//   cuda_runner --probe DRIVER DEVICE
+//
+// It starts the driver at once, before it is told anything, so that it can be started while the
+// candidate is still being compiled. Commands come on descriptor 0; cuda/protocol.py describes the
+// messages. Whatever fails is answered with words and a class of fault; a context that is broken
+// fails every later command the same way. A hang is ended by the judge, from outside.
+#include <sys/wait.h>
+
+#include "cuda_sandbox.hpp"
+#include "cuda_timing.hpp"
+
+namespace {
+
+using namespace cuda;
+
+constexpr uint64_t kMostPayload = 256 << 20;
+enum Op : uint32_t {
+  kLoad = 1, kBind = 2, kRun = 3, kBatch = 4, kFetch = 5, kQuit = 6,
+  kUpload = 7, kPrepare = 8, kHot = 9,
+};
+
+Bench& bench = *new Bench;  // never destroyed: the driver may be gone by then
+Replays& replays = *new Replays(bench);
+
+void serve(const wire::Command& c, const std::string& payload, wire::Reply& reply) {
+  switch (c.op) {
+    case kLoad: return bench.load(payload);
+    case kBind: return bench.bind(payload);
+    case kRun:
+      bench.require_bound();
+      reply.value = bench.run(c.a != 0, reply);
+      return;
+    case kBatch: reply.value = replays.batch(c.a, c.b != 0); return;
+    case kFetch: return replays.fetch(c.a);
+    case kUpload: return bench.upload(c.a, c.b);
+    case kPrepare: return replays.prepare(c.a);
+    case kHot: return replays.hot(c.a);
+    default: throw Failure{Fault::kProtocol, "unknown command"};
+  }
+}
+
+void answer(const wire::Command& c, const std::string& payload, const Failure* broken,
+            wire::Reply& reply) {
+  const uint64_t start = wire::now();
+  try {
+    if (broken != nullptr) throw *broken;
+    serve(c, payload, reply);
+  } catch (const Failure& failure) {
+    reply.value = static_cast<int64_t>(failure.fault);
+    wire::fail(reply, failure.text);
+  } catch (const std::bad_alloc&) {
+    reply.value = static_cast<int64_t>(Fault::kMemory);
+    wire::fail(reply, "the runner has no host memory left");
+  }
+  reply.nanos = wire::now() - start;
+}
+
+int control(int reply_fd, const Failure* broken) {
+  wire::Command command;
+  while (wire::read_all(&command, sizeof command)) {
+    if (command.magic != wire::kMagic || command.payload > kMostPayload) return 2;
+    std::string payload(command.payload, '\0');
+    if (!wire::read_all(&payload[0], command.payload)) return 2;
+    if (command.op == kQuit) return 0;
+    wire::Reply reply = {};
+    answer(command, payload, broken, reply);
+    reply.magic = wire::kMagic;
+    reply.seq = command.seq;
+    if (write(reply_fd, &reply, sizeof reply) != sizeof reply) return 3;
+  }
+  return 0;
+}
+
+// ---- which level works here ---------------------------------------------------------------------
+
+std::string quoted(const std::string& text) {
+  std::string out = "\"";
+  for (char c : text) {
+    if (c == '"' || c == '\\') out += '\\';
+    out += static_cast<unsigned char>(c) < ' ' ? ' ' : c;
+  }
+  return out + "\"";
+}
+
+// Everything of the driver that judging uses except kernels; JSON on standard output.
+bool try_level(int level, const char* library, int index) {
+  try {
+    if (!confine(level, library)) return false;
+    const uint64_t start = wire::now();
+    device.start(library, index, 1 << 20, 1 << 16);
+    const double seconds = static_cast<double>(wire::now() - start) * 1e-9;
+    confine_after_start(level, 60);
+    Slab slab;
+    slab.allocate(4 << 20, "a trial");
+    device.wait("trying the device");
+    if (!slab.margins_hold()) return false;
+    printf("{\"level\": %d, \"name\": %s, \"arch\": \"sm_%d%d\", \"driver\": %d, \"memory\": %zu, "
+           "\"l2\": %zu, \"shared\": %zu, \"multiprocessors\": %d, \"pageable\": %s, "
+           "\"start_seconds\": %.4f}\n",
+           level, quoted(device.name).c_str(), device.major, device.minor, device.version,
+           device.total, device.l2, device.shared, device.multiprocessors,
+           device.pageable ? "true" : "false", seconds);
+  } catch (const Failure& failure) {
+    if (level > kPlain) return false;
+    printf("{\"level\": -1, \"error\": %s}\n", quoted(failure.text).c_str());
+  }
+  fflush(stdout);
+  return true;
+}
+
+int probe(const char* library, int index) {
+  for (int level = kStrict; level >= kPlain; --level) {
+    pid_t child = fork();
+    if (child == 0) _exit(try_level(level, library, index) ? 0 : 1);
+    int status = 1;
+    waitpid(child, &status, 0);
+    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return 0;
+  }
+  printf("{\"level\": -1, \"error\": \"the CUDA driver ended the process that started it\"}\n");
+  return 0;
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  if (argc == 4 && strcmp(argv[1], "--probe") == 0) return probe(argv[2], atoi(argv[3]));
+  if (argc != 15) return 64;
+  prctl(PR_SET_PDEATHSIG, SIGKILL);
+  Shared& shared = bench.shared;
+  if (!wire::map(shared.inputs, argv[2], argv[5], PROT_READ)) return 65;
+  if (!wire::map(shared.timed, argv[3], argv[6], PROT_READ)) return 65;
+  if (!wire::map(shared.outputs, argv[4], argv[7], PROT_READ | PROT_WRITE)) return 65;
+  bench.memory_limit = strtoull(argv[12], nullptr, 10);
+  const int level = atoi(argv[9]);
+  Failure problem = {Fault::kEnvironment, "the sandbox level that was asked for does not hold here"};
+  bool broken = !confine(level, argv[10]);
+  try {
+    if (!broken)
+      device.start(argv[10], atoi(argv[11]), strtoull(argv[13], nullptr, 10),
+                   strtoull(argv[14], nullptr, 10));
+    confine_after_start(level, strtoull(argv[8], nullptr, 10));
+  } catch (const Failure& failure) {
+    problem = failure;
+    broken = true;
+  }
+  return control(atoi(argv[1]), broken ? &problem : nullptr);
+}
