@@ -3,19 +3,21 @@
 The five are the paper's architectures at realistic widths (the real hidden sizes and head
 dimensions, few layers, fp32, seeded random weights), so that the split of time between matrix
 products and everything else is like the real model's. They were fixed before any kernel was tuned.
+``build_on`` puts the same models, weights and inputs on a GPU, or in another dtype.
 """
 
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import nn
 
-__all__ = ["MODELS", "Case", "build"]
+__all__ = ["MODELS", "Case", "build", "build_on"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,12 +29,35 @@ class Case:
     run: Callable[[nn.Module], Any]
 
 
+@dataclass(slots=True)
+class _Place:
+    """Where inputs are made, and the dtype of those that are floating."""
+
+    device: str = "cpu"
+    dtype: torch.dtype = torch.float32
+
+
+_place = _Place()
+
+
+@contextmanager
+def _inputs_on(device: str, dtype: torch.dtype) -> Iterator[None]:
+    before = (_place.device, _place.dtype)
+    _place.device, _place.dtype = device, dtype
+    try:
+        yield
+    finally:
+        _place.device, _place.dtype = before
+
+
 def _floats(*shape: int, seed: int = 1) -> torch.Tensor:
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    drawn = torch.randn(*shape, generator=torch.Generator().manual_seed(seed))
+    return drawn.to(_place.device, _place.dtype)
 
 
 def _ids(vocab: int, *shape: int, seed: int = 1) -> torch.Tensor:
-    return torch.randint(0, vocab, shape, generator=torch.Generator().manual_seed(seed))
+    drawn = torch.randint(0, vocab, shape, generator=torch.Generator().manual_seed(seed))
+    return drawn.to(_place.device)
 
 
 SENTENCES = (
@@ -57,7 +82,7 @@ def minilm() -> Case:
     folder = _minilm_folder(files)
     tokenizer = AutoTokenizer.from_pretrained(folder)
     model = AutoModel.from_pretrained(folder).eval()
-    batch = tokenizer(list(SENTENCES) * 4, padding=True, return_tensors="pt")
+    batch = tokenizer(list(SENTENCES) * 4, padding=True, return_tensors="pt").to(_place.device)
     return Case("minilm", model, lambda m: m(**batch).last_hidden_state)
 
 
@@ -102,7 +127,7 @@ def sd3() -> Case:
         "hidden_states": _floats(2, 16, 32, 32, seed=1),
         "encoder_hidden_states": _floats(2, 77, 4096, seed=2),
         "pooled_projections": _floats(2, 2048, seed=3),
-        "timestep": torch.tensor([500.0, 500.0]),
+        "timestep": torch.tensor([500.0, 500.0]).to(_place.device, _place.dtype),
     }
     return Case("sd3", model, lambda m: m(**inputs, return_dict=False)[0])
 
@@ -192,3 +217,10 @@ def build(name: str) -> Case:
     if name not in MODELS:
         raise KeyError(f"no model {name!r}; known: {', '.join(MODELS)}")
     return MODELS[name]()
+
+
+def build_on(name: str, device: str, dtype: torch.dtype = torch.float32) -> Case:
+    """The case of ``build`` with its model and inputs on a device and in a dtype."""
+    with _inputs_on(device, dtype):
+        case = build(name)
+    return Case(case.name, case.model.to(device=device, dtype=dtype), case.run)

@@ -9,12 +9,14 @@ from typing import Any
 
 from kforge_nb.errors import MissingTool
 
-__all__ = ["facts", "kind_of", "synchronize"]
+__all__ = ["cuda_driver", "facts", "kind_of", "no_cuda", "synchronize"]
 
 
 def facts(device: str = "cpu") -> dict[str, Any]:
     """Name, kind (``cpu`` or ``cuda``), threads, isa, ram_gb and, where known, cache sizes.
 
+    A GPU has besides ``arch`` (``sm_90``), ``multiprocessors``, ``cuda`` (the runtime that torch is
+    built for) and ``driver`` (the newest CUDA that the driver knows).
     ``device`` is a torch device string. Raises MissingTool for a CUDA device that is not there.
     """
     return _cuda(device) if kind_of(device) == "cuda" else _cpu()
@@ -52,9 +54,11 @@ def _cuda(device: str) -> dict[str, Any]:
     import torch
 
     if not torch.cuda.is_available():
+        raise MissingTool(no_cuda(device))
+    if (torch.device(device).index or 0) >= torch.cuda.device_count():
         raise MissingTool(
-            f"{device} was asked for, but torch {torch.__version__} sees no CUDA device here; "
-            "run on a machine with one, or keep the model on the CPU"
+            f"{device} was asked for, but this machine has {torch.cuda.device_count()} CUDA "
+            "device(s), counted from cuda:0"
         )
     properties = torch.cuda.get_device_properties(device)
     return {
@@ -62,12 +66,49 @@ def _cuda(device: str) -> dict[str, Any]:
         "kind": "cuda",
         "threads": torch.get_num_threads(),
         "isa": f"sm_{properties.major}{properties.minor}",
+        "arch": f"sm_{properties.major}{properties.minor}",
         "ram_gb": round(properties.total_memory / 1e9, 1),
         "multiprocessors": properties.multi_processor_count,
         "cache_kb": {"L2": getattr(properties, "L2_cache_size", 0) // 1024},
         "torch": torch.__version__,
         "cuda": torch.version.cuda,
+        "driver": cuda_driver(),
     }
+
+
+def no_cuda(wanted: str) -> str:
+    """Why there is no CUDA here, and what to do: torch without CUDA, no driver, or no device."""
+    import torch
+
+    end = "run on a machine with one, or keep the model on the CPU"
+    if torch.version.cuda is None:
+        return (
+            f"{wanted} was asked for, but torch {torch.__version__} is built without CUDA; install "
+            f"a CUDA build of torch, or keep the model on the CPU"
+        )
+    if cuda_driver() is None:
+        return (
+            f"{wanted} was asked for, but no NVIDIA driver answers on this machine (libcuda is not "
+            f"here or does not start); {end}"
+        )
+    return (
+        f"{wanted} was asked for, but torch {torch.__version__} (CUDA {torch.version.cuda}) sees "
+        f"no CUDA device: none is here, CUDA_VISIBLE_DEVICES hides it, or the driver (which knows "
+        f"CUDA {cuda_driver()}) is too old for this torch; {end}"
+    )
+
+
+def cuda_driver() -> str | None:
+    """The newest CUDA that the driver knows, such as ``13.0``; None without a working driver."""
+    import ctypes
+
+    try:
+        driver = ctypes.CDLL("nvcuda.dll" if os.name == "nt" else "libcuda.so.1")
+        found = ctypes.c_int()
+        status = driver.cuDriverGetVersion(ctypes.byref(found))
+    except (OSError, AttributeError):
+        return None
+    return f"{found.value // 1000}.{found.value % 1000 // 10}" if status == 0 else None
 
 
 def _cpu_name() -> str:

@@ -14,18 +14,9 @@ from kforge_nb.profile.device import kind_of, synchronize
 from kforge_nb.profile.timing import quiet_gc, quiet_value
 from kforge_nb.workload.calls import ModuleCall
 from kforge_nb.workload.capture import Workload
+from kforge_nb.workload.devices import main_device
 
-__all__ = ["device_of", "device_us", "wall_us"]
-
-
-def device_of(workload: Workload) -> str:
-    """The device that the workload's modules live on (the first parameter, buffer or argument)."""
-    for call in workload.calls:
-        tensors = [*call.module.parameters(), *call.module.buffers()]
-        tensors += [a for a in (*call.args, *call.kwargs.values()) if isinstance(a, torch.Tensor)]
-        if tensors:
-            return str(tensors[0].device)
-    return "cpu"
+__all__ = ["device_us", "wall_us"]
 
 
 def wall_us(workload: Workload, *, seconds: float = 3.0) -> float:
@@ -33,7 +24,7 @@ def wall_us(workload: Workload, *, seconds: float = 3.0) -> float:
 
     Arguments are copied outside the clock. The user's own code between the calls is not in it.
     """
-    device = device_of(workload)
+    device = main_device(workload)
     per_call = seconds / len(workload.calls)
     return sum(call.count * _call_us(call, device, per_call) for call in workload.calls)
 
@@ -57,31 +48,43 @@ def _timed(call: ModuleCall, device: str) -> float:
     return (time.perf_counter() - start) * 1e6
 
 
-def device_us(workload: Workload) -> float:
+def device_us(workload: Workload) -> float | None:
     """Microseconds that the device computes during one run, by torch's profiler.
 
-    On a GPU the sum of kernel times; on a CPU the operators' own times less what one tiny operator
-    takes (dispatch and the profiler itself), so that what is left is work on data.
+    On a GPU the sum of kernel times, None where the profiler cannot see any; on a CPU the
+    operators' own times less what one tiny operator takes (dispatch and the profiler itself), so
+    that what is left is work on data.
     """
-    device = device_of(workload)
-    total = 0.0
-    for call in workload.calls:
-        total += call.count * _profiled(call.run, device)
-    return total
+    device = main_device(workload)
+    measure = _kernels_us if kind_of(device) == "cuda" else _operators_us
+    times = [(call.count, measure(call.run, device)) for call in workload.calls]
+    if any(us is None for _, us in times):
+        return None
+    return sum(count * (us or 0.0) for count, us in times)
 
 
-def _profiled(run: Callable[[], Any], device: str) -> float:
-    """Own time of all operators, µs; on a CPU the overhead is taken off."""
+def _kernels_us(run: Callable[[], Any], device: str) -> float | None:
+    """The time of all kernels and copies, µs; None where none was seen."""
     from torch.profiler import ProfilerActivity, profile
 
-    cuda = kind_of(device) == "cuda"
-    activities = [ProfilerActivity.CUDA] if cuda else [ProfilerActivity.CPU]
+    run()
+    synchronize(device)
+    with _silent_kineto(), profile(activities=[ProfilerActivity.CUDA]) as recorded:
+        run()
+        synchronize(device)
+    events = [e for e in recorded.key_averages() if str(e.device_type).endswith(".CUDA")]
+    return float(sum(e.self_device_time_total for e in events)) if events else None
+
+
+def _operators_us(run: Callable[[], Any], device: str) -> float:
+    """Own time of all operators, µs, with the overhead taken off."""
+    from torch.profiler import ProfilerActivity, profile
+
+    activities = [ProfilerActivity.CPU]
     run()
     with _silent_kineto(), profile(activities=activities) as recorded:
         run()
         synchronize(device)
-    if cuda:
-        return float(sum(e.self_device_time_total for e in recorded.key_averages()))
     tiny = _tiny_us(profile, activities)
     events = [e for e in recorded.key_averages() if e.key.startswith("aten::")]
     return float(sum(max(e.self_cpu_time_total - tiny * e.count, 0.0) for e in events))

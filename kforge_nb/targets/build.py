@@ -1,8 +1,12 @@
-"""From captured graphs to targets: cut, deduplicate by fingerprint, capture real inputs."""
+"""From captured graphs to targets: cut, deduplicate by fingerprint, capture real inputs.
+
+What may stay in a GPU's memory is bounded, and a GPU that is full is no reason to lose the profile:
+copies then go to files one by one, and what still does not fit is told.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -14,6 +18,7 @@ from kforge_nb.targets.inputs import CapturedInputs, Holding
 from kforge_nb.targets.partition import Cut, cut
 from kforge_nb.targets.target import Granularity, Occurrence, Target
 from kforge_nb.workload.copies import Copier, compact_copy
+from kforge_nb.workload.devices import free_bytes
 
 if TYPE_CHECKING:
     from kforge_nb.workload.capture import CapturedGraph, Workload
@@ -32,14 +37,20 @@ def find_targets(
 ) -> list[Target]:
     """The targets of a captured workload, each with its occurrences and captured inputs.
 
-    ``memory_limit`` bounds the bytes of captured copies held in memory; what is above is spilled to
-    files. ``vendor`` adds vendor operators as targets, marked so. Order: first occurrence.
+    ``memory_limit`` bounds the bytes of captured copies held in memory (on a GPU: up to eight times
+    as many, and never above an eighth of what is free); what is above is spilled to files.
+    ``vendor`` adds vendor operators as targets, marked so. Order: first occurrence. Cuts with
+    tensors of several devices are left out, with a note.
     """
     targets: dict[str, Target] = {}
+    mixed: dict[str, tuple[str, ...]] = {}
     for graph in workload.graphs:
         cuts = cut(graph.gm, graph.example_inputs, granularity, vendor=vendor)
         wanted: dict[str, Cut] = {}
         for found in cuts:
+            if len(devices := _devices_of(found)) > 1:
+                mixed[found.name] = devices
+                continue
             target = targets.get(found.fingerprint)
             if target is None:
                 target = targets[found.fingerprint] = target_of(found)
@@ -51,11 +62,19 @@ def find_targets(
             key = f"{found.fingerprint}/{_sets_of(target) + _pending(wanted, found)}"
             if _sets_of(target) + _pending(wanted, found) < MAX_SETS:
                 wanted[key] = found
-        _capture_graph(graph, wanted, targets, memory_limit)
+        _capture_graph(graph, wanted, _Keeper(targets, memory_limit), workload.note)
     for target in targets.values():
         if target.captured is not None:
             target.captured.finish()
+    if mixed:
+        told = ", ".join(f"{name} ({' and '.join(devices)})" for name, devices in mixed.items())
+        workload.note(f"left out, since their tensors lie on several devices: {told}")
     return list(targets.values())
+
+
+def _devices_of(found: Cut) -> tuple[str, ...]:
+    """The devices of a cut's inputs and outputs, in order."""
+    return tuple(dict.fromkeys(s.device for s in (*found.input_specs, *found.output_specs)))
 
 
 def target_of(found: Cut) -> Target:
@@ -80,31 +99,67 @@ def _pending(wanted: dict[str, Cut], found: Cut) -> int:
     return sum(1 for k in range(MAX_SETS) if f"{found.fingerprint}/{k}" in wanted)
 
 
-def _capture_graph(
-    graph: CapturedGraph,
-    wanted: dict[str, Cut],
-    targets: dict[str, Target],
-    memory_limit: int,
-) -> None:
-    if not wanted:
-        return
-    held = sum(t.captured.nbytes for t in targets.values() if t.captured is not None)
+class _Keeper:
+    """Adds captured tensors to their targets, and spills where memory would run short."""
 
-    def keep(found: Cut, tensors: list[torch.Tensor], how: list[Holding]) -> None:
-        nonlocal held
-        target = targets[found.fingerprint]
+    def __init__(self, targets: dict[str, Target], memory_limit: int) -> None:
+        self._targets = targets
+        self._limit = memory_limit
+        self._limits: dict[str, int] = {}
+        self.kept: set[Cut] = set()
+        self.tight = False
+
+    def __call__(self, found: Cut, tensors: list[torch.Tensor], how: list[Holding]) -> None:
+        target = self._targets[found.fingerprint]
         if target.captured is None:
             target.captured = CapturedInputs()
-        before = target.captured.nbytes
         target.captured.add(tensors, how)
-        held += target.captured.nbytes - before
-        if held > memory_limit:
-            held -= target.captured.nbytes
+        self.kept.add(found)
+        device = target.device
+        if self.tight or self._held(device) > self._limit_of(device):
             target.captured.spill()
 
-    chosen = list(wanted.values())
-    inputs = replay_inputs(chosen[0].flow, graph.example_inputs)
-    capture_inputs(graph.gm, inputs, chosen, keep, graph.is_state)
+    def spill_all(self) -> None:
+        """Move everything out of memory, and from now on each input set when it is taken."""
+        self.tight = True
+        for target in self._targets.values():
+            if target.captured is not None:
+                target.captured.spill()
+
+    def _held(self, device: str) -> int:
+        here = (t for t in self._targets.values() if t.device == device)
+        return sum(t.captured.nbytes for t in here if t.captured is not None)
+
+    def _limit_of(self, device: str) -> int:
+        if device not in self._limits:
+            on_gpu = device.startswith("cuda")
+            most = min(8 * self._limit, free_bytes(device) // 8) if on_gpu else self._limit
+            self._limits[device] = most
+        return self._limits[device]
+
+
+def _capture_graph(
+    graph: CapturedGraph, wanted: dict[str, Cut], keeper: _Keeper, note: Callable[[str], None]
+) -> None:
+    """Run the graph and keep the inputs of the wanted cuts; twice, where a GPU was full."""
+    for attempt in range(2):
+        chosen = [found for found in wanted.values() if found not in keeper.kept]
+        if not chosen:
+            return
+        try:
+            inputs = replay_inputs(chosen[0].flow, graph.example_inputs)
+            capture_inputs(graph.gm, inputs, chosen, keeper, graph.is_state)
+        except torch.OutOfMemoryError as error:
+            if attempt:
+                first = str(error).strip().split(". ")[0]
+                note(
+                    f"the GPU's memory did not suffice to take inputs of {len(chosen)} targets of "
+                    f"{graph.call.module_name} ({first}); they stay as they are"
+                )
+        else:
+            return
+        keeper.spill_all()
+        torch.cuda.empty_cache()
 
 
 def replay_inputs(flow: Dataflow, example_inputs: Sequence[Any]) -> list[Any]:

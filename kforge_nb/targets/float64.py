@@ -2,7 +2,8 @@
 
 ``module.double()`` does not do this: models cast to float32 in the middle. Here every cast to a
 lower precision becomes a cast to float64, and weights are upcast one node at a time, so that a
-model that fills the memory once still runs.
+model that fills the memory once still runs. Where a GPU's memory does not suffice all the same, the
+graph is run on the CPU.
 """
 
 from __future__ import annotations
@@ -26,20 +27,30 @@ def reference(gm: fx.GraphModule, inputs: Sequence[Any]) -> list[torch.Tensor]:
     """Outputs of ``gm`` on ``inputs`` in float64 (integers and booleans as they are).
 
     Works for target graphs and whole-model graphs; the inputs are never changed. Nested outputs
-    come flattened, tensors only.
+    come flattened, tensors only; on the CPU where a GPU's memory did not suffice for float64.
     """
-    interpreter = Float64Interpreter(gm)
     with torch.no_grad():
-        result = interpreter.run(*inputs)
+        try:
+            result = Float64Interpreter(gm).run(*inputs)
+        except torch.OutOfMemoryError:
+            result = None
+        if result is None:
+            torch.cuda.empty_cache()
+            held = pytree.tree_map(_on_cpu, list(inputs))
+            result = Float64Interpreter(gm, on_cpu=True).run(*held)
     return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
 
 
 class Float64Interpreter(fx.Interpreter):
-    """Runs a graph in float64. ``notes`` names the operators that needed a fallback."""
+    """Runs a graph in float64. ``notes`` names the operators that needed a fallback.
 
-    def __init__(self, gm: fx.GraphModule) -> None:
+    With ``on_cpu`` the devices that are named in the graph are taken for the CPU.
+    """
+
+    def __init__(self, gm: fx.GraphModule, *, on_cpu: bool = False) -> None:
         super().__init__(gm, garbage_collect_values=True)
         self.notes: list[str] = []
+        self._on_cpu = on_cpu
         self._written = _written_sources(gm)
 
     def run_node(self, n: fx.Node) -> Any:
@@ -58,10 +69,14 @@ class Float64Interpreter(fx.Interpreter):
     def _call(self, n: fx.Node) -> Any:
         args, kwargs = self.fetch_args_kwargs_from_env(n)
         args, kwargs = pytree.tree_map(_up, (args, kwargs))
+        if self._on_cpu:
+            args, kwargs = pytree.tree_map(_on_cpu, (args, kwargs))
         if n.op == "call_method":
             name = str(n.target)
             if name in _CASTS:
                 return _up(args[0].double())
+            if name == "cuda" and self._on_cpu:
+                return args[0]
             function: Callable[..., Any] = getattr(torch.Tensor, name)
         else:
             function = n.target  # type: ignore[assignment]
@@ -87,6 +102,15 @@ def _up(value: Any) -> Any:
     if isinstance(value, torch.dtype) and value in _LOW:
         return torch.float64
     return value
+
+
+def _on_cpu(value: Any) -> Any:
+    """Tensors moved, devices renamed, everything else as it is."""
+    if isinstance(value, torch.Tensor):
+        return value.cpu()
+    if isinstance(value, torch.device):
+        return torch.device("cpu")
+    return "cpu" if isinstance(value, str) and value.partition(":")[0] == "cuda" else value
 
 
 def _copy_up(value: Any) -> Any:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -16,6 +16,7 @@ from kforge_nb.errors import DocumentError, StoreError
 __all__ = ["CapturedInputs", "Holding"]
 
 SCHEMA = "kforge.inputs/1"
+FILE = "inputs.safetensors"
 Holding = Literal["copy", "own", "reference"]
 
 
@@ -102,7 +103,7 @@ class CapturedInputs:
         """All input sets; the tensors have their captured strides. Do not write to them."""
         bases = dict(self._bases)
         for file in self._files:
-            bases.update(_read(file, self._devices))
+            bases = {**_read(file, self._devices, without=bases), **bases}
         return [[view.on(bases[view.base]) for view in views] for views in self._sets]
 
     def spill(self, folder: Path | None = None) -> None:
@@ -118,6 +119,16 @@ class CapturedInputs:
         for key in copies:
             del self._bases[key]
 
+    def leave_in(self, folder: Path) -> None:
+        """Let go of the copies in memory, of which ``save(folder)`` has written all.
+
+        From now on ``sets()`` reads them from ``folder``, which must stay as it is. References to
+        weights stay references.
+        """
+        self._bases = {k: t for k, t in self._bases.items() if k in self._referenced}
+        self._files = [Path(folder) / FILE]
+        self._folder = None
+
     def save(self, folder: Path) -> None:
         """Write all sets (references too, as they are now) to ``folder``.
 
@@ -127,8 +138,8 @@ class CapturedInputs:
         folder.mkdir(parents=True, exist_ok=True)
         bases = dict(self._bases)
         for file in self._files:
-            bases.update(_read(file, dict.fromkeys(self._devices, "cpu")))
-        _write(folder / "inputs.safetensors", bases)
+            bases.update(_read(file, dict.fromkeys(self._devices, "cpu"), without=bases))
+        _write(folder / FILE, bases)
         rows = [
             [[v.base, list(v.shape), list(v.stride), v.offset] for v in views]
             for views in self._sets
@@ -138,17 +149,22 @@ class CapturedInputs:
 
     @classmethod
     def load(cls, folder: Path) -> CapturedInputs:
-        """Read what :meth:`save` wrote. Raises DocumentError if it is missing or damaged."""
+        """Read what :meth:`save` wrote. Raises DocumentError if it is missing or damaged.
+
+        Inputs that live on a GPU go there when ``sets()`` is called, not before.
+        """
         folder = Path(folder)
         found = cls()
         try:
             body = json.loads((folder / "inputs.json").read_text())
             if body["schema"] == SCHEMA:
                 found._devices = {str(k): str(v) for k, v in body["devices"].items()}
-                found._bases = _read(folder / "inputs.safetensors", found._devices)
+                found._bases = _read(folder / FILE, {})
                 found._made = len(found._bases)
                 for views in body["sets"]:
                     found._sets.append([_checked_view(row, found._bases) for row in views])
+                if any(device != "cpu" for device in found._devices.values()):
+                    found.leave_in(folder)
         except DocumentError:
             raise
         except Exception as error:
@@ -182,7 +198,12 @@ def _write(path: Path, tensors: dict[str, torch.Tensor]) -> None:
         ) from None
 
 
-def _read(path: Path, devices: dict[str, str]) -> dict[str, torch.Tensor]:
-    from safetensors.torch import load_file
+def _read(
+    path: Path, devices: Mapping[str, str], without: Container[str] = ()
+) -> dict[str, torch.Tensor]:
+    """The tensors of a file on their devices, one at a time; those of ``without`` are left out."""
+    from safetensors import safe_open
 
-    return {k: t.to(devices.get(k, "cpu")) for k, t in load_file(str(path)).items()}
+    with safe_open(str(path), framework="pt") as file:
+        wanted = [key for key in file.keys() if key not in without]  # noqa: SIM118 - no mapping
+        return {key: file.get_tensor(key).to(devices.get(key, "cpu")) for key in wanted}

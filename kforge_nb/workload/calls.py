@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -13,7 +13,16 @@ from torch import nn
 
 from kforge_nb.workload.copies import Copier
 
-__all__ = ["GradState", "ModuleCall", "fresh", "signature", "snapshot", "versions"]
+__all__ = [
+    "GradState",
+    "ModuleCall",
+    "RandomState",
+    "fresh",
+    "signature",
+    "snapshot",
+    "tensors_of",
+    "versions",
+]
 
 _DEVICES = ("cpu", "cuda")
 
@@ -61,6 +70,39 @@ class GradState:
             yield
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class RandomState:
+    """States of torch's default generators: the CPU's, and those of the GPUs that a call uses."""
+
+    cpu: torch.Tensor
+    cuda: dict[int, torch.Tensor]
+
+    @classmethod
+    def of(cls, tensors: Iterable[torch.Tensor]) -> RandomState:
+        """The states now; GPUs are those of the tensors (none while a CUDA graph is captured)."""
+        used = {t.device.index or 0 for t in tensors if t.is_cuda}
+        if used and torch.cuda.is_current_stream_capturing():
+            used = set()
+        cuda = {index: torch.cuda.get_rng_state(index) for index in sorted(used)}
+        return cls(torch.get_rng_state(), cuda)
+
+    @contextmanager
+    def replayed(self) -> Iterator[None]:
+        """Run the body with these states; afterwards the generators are as they were before."""
+        now, now_cuda = torch.get_rng_state(), {i: torch.cuda.get_rng_state(i) for i in self.cuda}
+        self._set(self.cpu, self.cuda)
+        try:
+            yield
+        finally:
+            self._set(now, now_cuda)
+
+    @staticmethod
+    def _set(cpu: torch.Tensor, cuda: Mapping[int, torch.Tensor]) -> None:
+        torch.set_rng_state(cpu)
+        for index, state in cuda.items():
+            torch.cuda.set_rng_state(state, index)
+
+
 @dataclass(slots=True, eq=False)
 class ModuleCall:
     """An outermost call of ``module`` with the arguments of its first occurrence.
@@ -68,6 +110,8 @@ class ModuleCall:
     ``count`` is how often the workload made a call with this signature. The arguments are kept as
     they were when the call began. ``writes`` says that the module wrote to a tensor it was given,
     ``written_state`` which of its own buffers and parameters it wrote to: a replay puts them back.
+    ``random`` holds the states of the random number generators when the call began: each replay
+    draws the same numbers, and the user's generators are as if it had not been.
     """
 
     module: nn.Module
@@ -78,6 +122,7 @@ class ModuleCall:
     count: int = 1
     writes: bool = False
     written_state: list[torch.Tensor] = field(default_factory=list)
+    random: RandomState | None = None
 
     def fresh_args(self) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """Arguments for one more run: containers and stateful objects are copies of their own.
@@ -98,10 +143,12 @@ class ModuleCall:
 
     @contextmanager
     def state_kept(self) -> Iterator[None]:
-        """Put back, afterwards, the buffers and parameters that the module is known to write to."""
+        """Put back, afterwards, what the module is known to write to, and the random generators."""
         before = [t.detach().clone() for t in self.written_state]
+        drawn = self.random.replayed() if self.random is not None else nullcontext()
         try:
-            yield
+            with drawn:
+                yield
         finally:
             with torch.no_grad():
                 for tensor, value in zip(self.written_state, before, strict=True):
@@ -163,6 +210,15 @@ def _deep(value: Any) -> Any:
         return copy.deepcopy(value, shared)
     except Exception:  # noqa: BLE001 - locks, generators, handles: there is no copy to be had
         return value
+
+
+def tensors_of(
+    module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Iterator[torch.Tensor]:
+    """Parameters and buffers of a module, and the tensors at the surface of its arguments."""
+    yield from module.parameters()
+    yield from module.buffers()
+    yield from _surface((args, kwargs))
 
 
 def versions(value: Any) -> tuple[int, ...]:

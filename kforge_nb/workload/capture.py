@@ -17,7 +17,15 @@ import torch
 from torch import nn
 
 from kforge_nb.errors import BadInput
-from kforge_nb.workload.calls import GradState, ModuleCall, signature, snapshot, versions
+from kforge_nb.workload.calls import (
+    GradState,
+    ModuleCall,
+    RandomState,
+    signature,
+    snapshot,
+    tensors_of,
+    versions,
+)
 from kforge_nb.workload.graphs import CapturedGraph, graphs_of
 from kforge_nb.workload.names import name_in
 
@@ -177,7 +185,8 @@ class _Watcher:
         self.signatures[id(module)] = number + 1
         kept_args, kept_kwargs = snapshot((args, kwargs))
         name = name_in(self.workload.fn, module)
-        call = ModuleCall(module, name, kept_args, kept_kwargs, state)
+        drawn = RandomState.of(tensors_of(module, args, kwargs))
+        call = ModuleCall(module, name, kept_args, kept_kwargs, state, random=drawn)
         self.seen[key] = self.last[id(module)] = call
         self.workload.calls.append(call)
         return call
