@@ -79,12 +79,14 @@ class Applied:
                     f"{_label(call.module)} was compiled again after apply(); that was left alone"
                 )
             call.release()
+        self.backend.release()
         self.active = False
         return left
 
     def counters(self) -> dict[str, Any]:
         """What happened since installation: launches, copies, fallbacks by reason, calls.
 
+        ``replayed`` counts runs of kernels inside CUDA graphs, which the launch op does not see.
         ``kernels`` has one entry for each kernel, ``calls`` counts module calls: ``compiled`` ran
         compiled graphs, ``bypassed`` ran plain although kforge is installed, ``hooked`` ran plain
         because hooks were added.
@@ -101,11 +103,13 @@ class Applied:
                     "name": found.name,
                     "fingerprint": fingerprint,
                     **{k: now[k] - base[k] for k in ("launches", "copies", "shadowed")},
+                    "replayed": self.backend.replayed(fingerprint),
                     "fallbacks": dict(+reasons),
                     "note": found.note,
                 }
             )
-        totals = {k: sum(row[k] for row in kernels) for k in ("launches", "copies", "shadowed")}
+        counted = ("launches", "replayed", "copies", "shadowed")
+        totals = {k: sum(row[k] for row in kernels) for k in counted}
         calls = {
             name: sum(getattr(call, name) for call in self.guarded)
             for name in ("calls", "compiled", "bypassed", "hooked")
@@ -124,7 +128,7 @@ class Applied:
                     "rest": g.rest,
                     "calls": g.calls,
                     "replaced": dict(g.replaced),
-                    "reasons": list(g.reasons),
+                    "reasons": g.remarks,
                 }
                 for g in self.backend.graphs
             ],

@@ -18,6 +18,7 @@ from torch.utils._pytree import tree_leaves
 from kforge_nb.errors import BadInput, KForgeError
 from kforge_nb.guard.accepted import Accepted
 from kforge_nb.guard.policy import rest_compiler
+from kforge_nb.guard.replay import Replay
 from kforge_nb.targets import partition, rewrite
 
 if TYPE_CHECKING:
@@ -51,6 +52,7 @@ class GraphReport:
     """What the backend did with one graph.
 
     ``replaced`` counts occurrences by fingerprint; ``reasons`` says in words what was not done.
+    ``replay`` is the graph's CUDA graph, where the rest has one.
     """
 
     index: int
@@ -59,6 +61,13 @@ class GraphReport:
     replaced: dict[str, int] = field(default_factory=dict)
     reasons: list[str] = field(default_factory=list)
     calls: int = 0
+    replay: Replay | None = None
+
+    @property
+    def remarks(self) -> list[str]:
+        """``reasons``, and why there is no CUDA graph."""
+        why = self.replay.why_not if self.replay is not None else ""
+        return [*self.reasons, *([f"no CUDA graph: {why}"] if why else [])]
 
 
 class Backend:
@@ -131,7 +140,7 @@ class Backend:
         self, gm: fx.GraphModule, example_inputs: list[Any], report: GraphReport
     ) -> Callable[..., Any]:
         try:
-            return self.compile_rest(gm, example_inputs)
+            run = self.compile_rest(gm, example_inputs)
         except Exception as problem:
             if self.rest == "eager":
                 raise
@@ -141,6 +150,22 @@ class Backend:
             )
             report.rest = "eager"
             return gm.forward
+        report.replay = run if isinstance(run, Replay) else None
+        return run
+
+    def replayed(self, fingerprint: str) -> int:
+        """How often a target's kernel ran inside CUDA graphs."""
+        return sum(
+            g.replay.replays * g.replaced.get(fingerprint, 0)
+            for g in self.graphs
+            if g.replay is not None
+        )
+
+    def release(self) -> None:
+        """Give back what recorded CUDA graphs hold; later calls record anew."""
+        for report in self.graphs:
+            if report.replay is not None:
+                report.replay.release()
 
     def _counted(self, run: Callable[..., Any], report: GraphReport) -> Callable[..., Any]:
         def counted(*args: Any) -> Any:

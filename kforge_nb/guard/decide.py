@@ -15,10 +15,10 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from kforge_nb.errors import BadInput
-from kforge_nb.guard.decider import Decider, Stage
+from kforge_nb.guard.decider import Decider, Stage, Unusable
 from kforge_nb.guard.fidelity import LIMIT
-from kforge_nb.guard.measure import Stopped, Timer
-from kforge_nb.guard.policy import RESTS
+from kforge_nb.guard.measure import OutOfMemory, Stopped, Timer, free_memory
+from kforge_nb.guard.policy import RESTS, Rest
 from kforge_nb.guard.report import Decision, GuardReport, Whole
 
 if TYPE_CHECKING:
@@ -31,6 +31,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Decision", "GuardReport", "Whole", "decide"]
 
+ON_CUDA = ("eager", "cudagraphs", "inductor", "inductor-cudagraphs")
+"""The rests in the order in which they are tried: what takes no compiler comes first."""
 STOPPED = "Stop came before the guard was done, so nothing is installed"
 
 
@@ -51,7 +53,7 @@ def decide(
     Args:
         workload: the recorded calls; their modules are only read.
         accepted: at most one kernel for each target.
-        rest: one rest, or ``auto``: every rest that this machine has.
+        rest: one rest, or ``auto``: every rest that the workload's device has.
         progress: called with (what is being done, share of the time used).
         stop: an event that ends measuring; nothing is installed then.
         time_limit: seconds, about: a few samples of each kind are always taken, and a compile that
@@ -61,7 +63,8 @@ def decide(
         seed: of sample order and redraws.
 
     Raises:
-        BadInput: no calls, an unknown rest, or inputs that are not understood.
+        BadInput: no calls, an unknown rest, CUDA graphs for a model that is not on a GPU, or inputs
+            that are not understood.
         MissingTool: there is no C++ compiler.
     """
     start = time.monotonic()
@@ -85,41 +88,92 @@ def decide(
 
 
 def _rests(rest: str, workload: Workload) -> list[str]:
+    on_cuda = any(_on_cuda(call) for call in workload.calls)
     if rest == "auto":
-        on_cuda = any(_on_cuda(call) for call in workload.calls)
-        return [r for r in RESTS if on_cuda or "cudagraphs" not in r]
+        return [r for r in ON_CUDA if on_cuda or "cudagraphs" not in r]
     if rest not in RESTS:
         raise BadInput(f"there is no rest {rest!r}; choose auto or one of {', '.join(RESTS)}")
+    Rest(rest)  # refuses CUDA graphs on a machine without CUDA
+    if "cudagraphs" in rest and not on_cuda:
+        raise BadInput(f"rest={rest!r} needs the model on a CUDA device, and no tensor of it is")
     return [rest]
 
 
 def _on_cuda(call: ModuleCall) -> bool:
-    tensors = (*call.module.parameters(), *call.module.buffers(), *tree_leaves(call.args))
+    tensors = (
+        *call.module.parameters(),
+        *call.module.buffers(),
+        *tree_leaves((call.args, call.kwargs)),
+    )
     return any(isinstance(t, torch.Tensor) and t.is_cuda for t in tensors)
 
 
 def _run_stages(decider: Decider, rests: Sequence[str], stages: list[Stage]) -> None:
     """The eager rest first (it screens the kernels), then the others with its survivors."""
-    kernels = list(decider.accepted.values())
-    model = decider.prepare("eager", kernels)
-    eager = Stage("eager", model, decider.screen(model))
-    decider.weigh(eager)
-    decider.verify(eager)
-    decider.reasons.update(eager.reasons)  # what eager dropped no other rest tries
-    if "eager" in rests:
+    eager = _eager_stage(decider)
+    kept = eager.kept if eager is not None else frozenset[str]()
+    if eager is not None and "eager" in rests:
         stages.append(eager)
     for rest in (r for r in rests if r != "eager"):
         if stages and decider.timer.left < decider.compile_reserve:
             decider.notes.append(f"rest={rest} was not tried: the time was over")
             continue
-        try:
-            stages.append(decider.other_rest(rest, eager.kept))
-        except Stopped:
-            raise
-        except Exception as problem:  # noqa: BLE001 (a rest that fails is one choice less)
-            decider.notes.append(f"rest={rest} failed: {type(problem).__name__}: {problem}"[:300])
-    if not stages:
+        stage = _other_stage(decider, rest, kept)
+        if stage is not None:
+            stages.append(stage)
+    if not stages and eager is not None:
         stages.append(eager)
+    _tell_peaks(decider, stages)
+
+
+def _eager_stage(decider: Decider) -> Stage | None:
+    """The eager rest; None, with notes, where a GPU's memory does not suffice for it."""
+    kernels = list(decider.accepted.values())
+    try:
+        decider.learn_pace()
+        model = decider.prepare("eager", kernels)
+        eager = Stage("eager", model, decider.screen(model))
+        decider.weigh(eager)
+        decider.verify(eager)
+    except (OutOfMemory, torch.OutOfMemoryError) as problem:
+        text = f"rest=eager could not be measured: {str(problem)[:200]}"
+    else:
+        decider.reasons.update(eager.reasons)  # what eager dropped no other rest tries
+        return eager
+    decider.notes.append(text)
+    for kernel in kernels:
+        decider.reasons.setdefault(kernel.target_fingerprint, text)
+    free_memory()
+    return None
+
+
+def _other_stage(decider: Decider, rest: str, kept: frozenset[str]) -> Stage | None:
+    """One more rest; None, with a note, where it failed."""
+    try:
+        stage = decider.other_rest(rest, kept)
+    except Stopped:
+        raise
+    except (Unusable, OutOfMemory) as problem:
+        text = f"rest={rest} was not used: {problem}"
+    except Exception as problem:  # noqa: BLE001 (a rest that fails is one choice less)
+        text = f"rest={rest} failed: {type(problem).__name__}: {problem}"
+    else:
+        stage.model.backend.release()  # a recording's memory is the next rest's
+        return stage
+    decider.notes.append(text[:400])
+    free_memory()
+    return None
+
+
+def _tell_peaks(decider: Decider, stages: Sequence[Stage]) -> None:
+    """Peak memory of each rest beside the untouched model's, where there is a GPU."""
+    told = [
+        f"{stage.rest} {max(own) / 1e9:.2f} GB (untouched {stage.peaks['eager'] / 1e9:.2f})"
+        for stage in stages
+        if any(own := [peak for side, peak in stage.peaks.items() if side != "eager"])
+    ]
+    if told:
+        decider.notes.append(f"peak of GPU memory: {', '.join(told)}")
 
 
 def _against_compile(decider: Decider, stages: list[Stage]) -> None:

@@ -10,12 +10,15 @@ from __future__ import annotations
 import random
 import time
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
+
+import torch
 
 from kforge_nb.guard import launch, measure
 from kforge_nb.guard.blame import give_up
 from kforge_nb.guard.fidelity import Fidelity, check_fidelity
-from kforge_nb.guard.measure import Model, Timer, interleave
+from kforge_nb.guard.measure import Model, OutOfMemory, Pace, Timer, interleave, one_sample
 from kforge_nb.guard.report import Decision, Whole, isolated_comparison
 from kforge_nb.guard.stats import compare, looked
 
@@ -26,7 +29,7 @@ if TYPE_CHECKING:
     from kforge_nb.judge.evaluation import Comparison
     from kforge_nb.workload.calls import ModuleCall
 
-__all__ = ["Decider", "Stage"]
+__all__ = ["Decider", "Stage", "Unusable"]
 
 PLACE_ROUNDS = 60
 WHOLE_ROUNDS = 200
@@ -40,9 +43,16 @@ NOISY = 1.1
 """An interval wider than this (high over low) says nothing about the whole model."""
 
 
+class Unusable(Exception):
+    """A rest that cannot do here what its name says; the text says why."""
+
+
 @dataclass
 class Stage:
-    """What one rest found; ``reasons`` says of each kernel that it dropped why."""
+    """What one rest found; ``reasons`` says of each kernel that it dropped why.
+
+    ``peaks`` has the peak of GPU memory while each side ran, in bytes, on one GPU.
+    """
 
     rest: str
     model: Model
@@ -50,6 +60,7 @@ class Stage:
     whole: list[Whole] = field(default_factory=list)
     fidelity: Fidelity | None = None
     reasons: dict[str, str] = field(default_factory=dict)
+    peaks: dict[str, int] = field(default_factory=dict)
 
     @property
     def right(self) -> bool:
@@ -84,6 +95,7 @@ class Decider:
         self.in_model: dict[str, Comparison] = {}
         self.reasons: dict[str, str] = {}
         self.notes: list[str] = []
+        self.pace = Pace()
         self.run_seconds = 0.0
         self.compile_reserve = 0.0
 
@@ -94,15 +106,38 @@ class Decider:
             self.progress(text, min(1.0, 1.0 - self.timer.left / self.total))
 
     def prepare(self, rest: str, kernels: Sequence[Accepted]) -> Model:
-        """Compile and warm up, outside every clock."""
+        """Compile and warm up, outside every clock.
+
+        Raises:
+            Unusable: no graph could be recorded, where the rest is to record CUDA graphs.
+            OutOfMemory: a GPU's memory did not suffice.
+        """
         self.say(f"compiling the model with rest={rest}")
         start = time.monotonic()
-        model = Model.of(self.calls, kernels, rest)
+        model = Model.of(self.calls, kernels, rest, self.pace)
         for enabled in (frozenset[str](), frozenset(model.backend.handles)):
             for _ in range(WARM_UPS):
-                self.run_seconds = model.run(enabled)
+                name = f"rest={rest} {'with' if enabled else 'without'} kernels"
+                self.run_seconds = one_sample(name, partial(model.run, enabled))
+        self._look_at_recordings(model)
         self.compile_reserve = 2 * (time.monotonic() - start)
         return model
+
+    def _look_at_recordings(self, model: Model) -> None:
+        compiler = model.backend.compile_rest
+        why = compiler.unrecorded
+        if why and not any(replay.recorded for replay in compiler.replays):
+            raise Unusable(f"no graph could be recorded: {'; '.join(why)}")
+        if why:
+            self.notes.append(f"rest={compiler.name}: some graphs run plain: {'; '.join(why)}")
+
+    def learn_pace(self) -> None:
+        """How long do untouched calls on a GPU take, and so how often does a sample make each?"""
+        for call in filter(measure.gpus, self.calls):
+            for _ in range(WARM_UPS):
+                plain = partial(measure.timed, call, call.module._call_impl)
+                seconds = one_sample("the untouched model", plain)
+            self.pace.learn(call, seconds)
 
     # -- at their places --------------------------------------------------------------------
 
@@ -147,7 +182,7 @@ class Decider:
     def weigh(self, stage: Stage) -> None:
         """The whole model with the winners against none, leaving single ones out in turn."""
         while True:
-            samples = self._whole_samples(stage.model, stage.kept)
+            samples = self._whole_samples(stage)
             stage.whole = self._rows(stage, samples)
             empty = stage.against("empty")
             if empty is None:
@@ -190,11 +225,12 @@ class Decider:
         saved = sum(self._gain(fingerprint) for fingerprint in kept)
         return empty.against_us / max(empty.against_us - saved, 1e-9)
 
-    def _whole_samples(self, model: Model, kept: frozenset[str]) -> dict[str, list[float]]:
+    def _whole_samples(self, stage: Stage) -> dict[str, list[float]]:
+        model, kept = stage.model, stage.kept
         self.say(f"measuring the whole model, rest={model.backend.rest}, {len(kept)} kernels")
         sides: dict[str, Callable[[], float]] = {
             "empty": _sample(model, frozenset()),
-            "eager": lambda: 1e6 * measure.raw(model.calls),
+            "eager": lambda: 1e6 * measure.raw(model.calls, self.pace),
         }
         name = _name(kept)
         if kept:
@@ -204,16 +240,23 @@ class Decider:
             for fingerprint in sorted(kept, key=self._gain)[: self._affordable()]:
                 less = kept - {fingerprint}
                 sides[f"without {fingerprint}"] = _sample(model, less)
-        for side in sides.values():
-            side()
-        return interleave(
-            sides,
-            self.timer.part(0.25),
-            rounds=WHOLE_ROUNDS,
-            least=FEWEST_ROUNDS,
-            rng=self.rng,
-            enough=lambda s: all(_settled(looked(o, s[name], s[o]), 0.03) for o in others),
-        )
+        while True:
+            try:
+                stage.peaks = {side: _peak(side, sample) for side, sample in sides.items()}
+                return interleave(
+                    sides,
+                    self.timer.part(0.25),
+                    rounds=WHOLE_ROUNDS,
+                    least=FEWEST_ROUNDS,
+                    rng=self.rng,
+                    enough=lambda s: all(_settled(looked(o, s[name], s[o]), 0.03) for o in others),
+                )
+            except OutOfMemory as problem:
+                if problem.side in (name, *others):
+                    raise
+                self.notes.append(f"rest={stage.rest}: {problem}; that side was left out")
+                del sides[problem.side]
+            measure.free_memory()
 
     def _affordable(self) -> int:
         """How many kernels can be tried left out in the time of this step."""
@@ -277,8 +320,8 @@ class Decider:
         sides = {name: _sample(model, chosen) for name, chosen in sets.items()}
         sides["empty"] = _sample(model, frozenset())
         self.say(f"choosing kernels for rest={rest}")
-        for side in sides.values():
-            side()
+        for name, side in sides.items():
+            one_sample(name, side)
         samples = interleave(
             sides, self.timer.part(0.2), rounds=20, least=FEWEST_ROUNDS, rng=self.rng
         )
@@ -307,6 +350,8 @@ class Decider:
             ours: _sample(stage.model, stage.kept),
             name: _sample(other, frozenset()),
         }
+        for side, sample in sides.items():
+            one_sample(side, sample)
         samples = interleave(
             sides,
             self.timer.part(0.5),
@@ -385,6 +430,16 @@ class Decider:
 def _sample(model: Model, enabled: frozenset[str]) -> Callable[[], float]:
     """A sampler of one variant, in microseconds."""
     return lambda: 1e6 * model.run(enabled)
+
+
+def _peak(name: str, sample: Callable[[], float]) -> int:
+    """Take a sample that warms up; the peak of memory on the current GPU, 0 without one."""
+    if not torch.cuda.is_initialized():
+        one_sample(name, sample)
+        return 0
+    torch.cuda.reset_peak_memory_stats()
+    one_sample(name, sample)
+    return torch.cuda.max_memory_allocated()
 
 
 def _name(kept: frozenset[str]) -> str:

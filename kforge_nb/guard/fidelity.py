@@ -8,6 +8,9 @@ must stay 0. One input and a factor of two would let a scale error of 1% in ever
 Where the output is small, a classifier's ten numbers, the two roundings differ by chance and a
 single ratio is off by a tenth or more: a median of eight would turn away every third honest kernel.
 So a median above the limit that may be chance asks for more inputs before it counts.
+
+Where a GPU's memory does not suffice for float64, that run takes place on the CPU, and the note
+says so; if time does not suffice for that either, the input counts as not compared.
 """
 
 from __future__ import annotations
@@ -20,6 +23,7 @@ import numpy as np
 import torch
 from torch.utils import _pytree as pytree
 
+from kforge_nb.guard.measure import free_memory
 from kforge_nb.guard.redraw import fidelity_calls
 from kforge_nb.guard.routing import RoutedFloat64
 from kforge_nb.guard.shadow import relative_error
@@ -125,7 +129,7 @@ def check_fidelity(
             tried += 1
             if progress is not None:
                 progress(f"fidelity: input {tried} of {planned} ({origin})")
-            ratio = _one_input(model, enabled, call, found.notes)
+            ratio = _one_input(model, enabled, call, found.notes, timer)
             if ratio is not None:
                 found.ratios.append(ratio)
                 found.ratio = float(np.median(found.ratios))
@@ -147,19 +151,25 @@ def _is_open(found: Fidelity) -> bool:
     return float(np.median(ratios)) - 2 * error <= LIMIT
 
 
+class _NoTime(Exception):
+    """A float64 run on the CPU would take too long."""
+
+
 def _one_input(
-    model: Model, enabled: frozenset[str], call: ModuleCall, notes: list[str]
+    model: Model, enabled: frozenset[str], call: ModuleCall, notes: list[str], timer: Timer
 ) -> float | None:
-    """Ratio of the two errors of one call over all its graphs, None where nothing differs."""
+    """Ratio of the two errors of one call over all its graphs, None where nothing was compared."""
     backend = model.backend
     errors: list[tuple[float, float]] = []
 
     def spy(site: Site, args: tuple[Any, ...]) -> Any:
-        return _compare_site(site, args, enabled, errors, notes)
+        return _compare_site(site, args, enabled, errors, notes, timer)
 
     backend.spy = spy
     try:
         call.run(model.runner(call))
+    except _NoTime:
+        return None
     finally:
         backend.spy = None
     if not errors:
@@ -177,25 +187,64 @@ def _compare_site(
     enabled: frozenset[str],
     errors: list[tuple[float, float]],
     notes: list[str],
+    timer: Timer,
 ) -> Any:
     """Run one graph three times, note both errors of each output, hand on the plain outputs."""
     kernels = enabled.intersection(site.replaced)
     if not kernels and site.owner.rest == "eager":
         return site.gm.forward(*args)
     written = _written(site)
-    exact_args = _copied(args, written)
     ours = _leaves(site.variant(kernels)(*_copied(args, written)))
-    interpreter = RoutedFloat64(site.gm, _copied(args, written))
-    with torch.no_grad():
-        exact = _leaves(interpreter.run(*exact_args))
-    for text in interpreter.remarks():
-        if text not in notes:
-            notes.append(text)
+    exact = _exact(site, args, notes, timer)
     result = site.gm.forward(*args)
     for mine, plain, truth in zip(ours, _leaves(result), exact, strict=True):
         if plain.is_floating_point():
-            errors.append((relative_error(plain, truth), relative_error(mine, truth)))
+            values = (value.to(truth.device) for value in (plain, mine))
+            plain_error, our_error = (relative_error(value, truth) for value in values)
+            errors.append((plain_error, our_error))
     return result
+
+
+def _exact(site: Site, args: tuple[Any, ...], notes: list[str], timer: Timer) -> list[torch.Tensor]:
+    """The graph's outputs in float64: where it runs, or on the CPU where memory is short."""
+    try:
+        return _in_float64(site, args, notes, timer.check, on_cpu=False)
+    except torch.OutOfMemoryError:
+        _note(notes, f"float64 did not fit into {args[0].device}'s memory, so it ran on the CPU")
+    free_memory()
+
+    def watch() -> None:
+        timer.check()
+        if timer.left <= 0:
+            _note(notes, "float64 on the CPU did not end in time for some inputs")
+            raise _NoTime
+
+    return _in_float64(site, args, notes, watch, on_cpu=True)
+
+
+def _in_float64(
+    site: Site,
+    args: tuple[Any, ...],
+    notes: list[str],
+    watch: Callable[[], None],
+    *,
+    on_cpu: bool,
+) -> list[torch.Tensor]:
+    written = _written(site)
+    given = _copied(args, written)
+    if on_cpu:
+        given = tuple(v.cpu() if isinstance(v, torch.Tensor) else v for v in given)
+    interpreter = RoutedFloat64(site.gm, _copied(args, written), on_cpu=on_cpu, watch=watch)
+    with torch.no_grad():
+        exact = _leaves(interpreter.run(*given))
+    for text in interpreter.remarks():
+        _note(notes, text)
+    return exact
+
+
+def _note(notes: list[str], text: str) -> None:
+    if text not in notes:
+        notes.append(text)
 
 
 def _leaves(value: Any) -> list[torch.Tensor]:

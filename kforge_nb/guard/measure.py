@@ -1,6 +1,7 @@
 """In-model measurement: the workload's recorded calls, interleaved variants, paired samples.
 
-A sample is the time of all recorded calls once, each weighted by how often the workload makes it.
+A sample is the time of all recorded calls once, each weighted by how often the workload makes it;
+short calls on a GPU are made many times for one sample. The clock stops when the devices are done.
 Arguments that a call may change are copied before the clock starts; grad, inference and autocast
 state are those of the recording. Samples of all sides are taken next to each other in random order,
 so that drift and foreign load meet every side alike.
@@ -9,6 +10,7 @@ so that drift and foreign load meet every side alike.
 from __future__ import annotations
 
 import gc
+import math
 import random
 import time
 from contextlib import contextmanager
@@ -21,7 +23,7 @@ from kforge_nb.guard.entry import fresh_entry
 from kforge_nb.guard.policy import dynamic_for
 from kforge_nb.guard.switch import SwitchBackend
 from kforge_nb.judge.statistics import next_look
-from kforge_nb.workload.calls import signature
+from kforge_nb.workload.calls import signature, tensors_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -29,13 +31,61 @@ if TYPE_CHECKING:
     from kforge_nb.guard.accepted import Accepted
     from kforge_nb.workload.calls import ModuleCall
 
-__all__ = ["Model", "Stopped", "Timer", "interleave"]
+__all__ = [
+    "Model",
+    "OutOfMemory",
+    "Pace",
+    "Stopped",
+    "Timer",
+    "free_memory",
+    "gpus",
+    "interleave",
+    "one_sample",
+    "raw",
+]
 
 FLOOR = 3
+SAMPLE_SECONDS = 0.005
+MOST_REPEATS = 50
 
 
 class Stopped(Exception):
     """Stop was pressed, or the time is over."""
+
+
+class OutOfMemory(Exception):
+    """A GPU's memory did not suffice for one side of a measurement; ``side`` is its name."""
+
+    def __init__(self, side: str, problem: BaseException) -> None:
+        first = (str(problem).strip().splitlines() or [""])[0].split(". ")[0]
+        super().__init__(f"out of memory while running {side} ({first[:160]})")
+        self.side = side
+
+
+def free_memory() -> None:
+    """Give back what nobody holds any more."""
+    gc.collect()
+    if torch.cuda.is_initialized():
+        torch.cuda.empty_cache()
+
+
+class Pace:
+    """How often each call is made for one sample: once, but short calls on a GPU many times.
+
+    Synchronising costs tens of microseconds, and a call that its host holds up varies by as much.
+    """
+
+    def __init__(self) -> None:
+        self._repeats: dict[int, int] = {}
+
+    def learn(self, call: ModuleCall, seconds: float) -> None:
+        """Take these seconds for the time of one call."""
+        wanted = math.ceil(SAMPLE_SECONDS / max(seconds, 1e-6)) if gpus(call) else 1
+        self._repeats[id(call)] = max(1, min(MOST_REPEATS, wanted))
+
+    def repeats(self, call: ModuleCall) -> int:
+        """Calls for one sample."""
+        return self._repeats.get(id(call), 1)
 
 
 @dataclass
@@ -77,12 +127,19 @@ class Model:
     calls: Sequence[ModuleCall]
     backend: SwitchBackend
     entries: dict[int, Callable[..., Any]] = field(default_factory=dict)
+    pace: Pace = field(default_factory=Pace)
 
     @classmethod
-    def of(cls, calls: Sequence[ModuleCall], accepted: Sequence[Accepted], rest: str) -> Model:
+    def of(
+        cls,
+        calls: Sequence[ModuleCall],
+        accepted: Sequence[Accepted],
+        rest: str,
+        pace: Pace | None = None,
+    ) -> Model:
         """Compile entries for the modules of these calls; nothing runs yet."""
         backend = SwitchBackend(accepted, rest)
-        model = cls(calls, backend)
+        model = cls(calls, backend, pace=pace or Pace())
         for module in {id(c.module): c.module for c in calls}.values():
             own = [signature(c.args, c.kwargs) for c in calls if c.module is module]
             entry = fresh_entry(type(module).__name__)
@@ -99,7 +156,7 @@ class Model:
     def run(self, enabled: frozenset[str]) -> float:
         """Run every call once in a variant; weighted seconds."""
         self.backend.enabled, self.backend.timing = enabled, False
-        return sum(c.count * timed(c, self.runner(c)) for c in self.calls)
+        return sum(c.count * timed(c, self.runner(c), self.pace.repeats(c)) for c in self.calls)
 
     def run_timed(self, kernels: bool) -> dict[str, float]:
         """Run every call once; seconds spent at each target's places, kernels or originals."""
@@ -109,34 +166,49 @@ class Model:
             for call in self.calls:
                 self.backend.clock.restart(kernels)
                 timed(call, self.runner(call))
-                for key, ns in self.backend.clock.ns.items():
+                for key, ns in self.backend.clock.read().items():
                     spent[key] = spent.get(key, 0.0) + call.count * ns * 1e-9
         finally:
             self.backend.timing = False
         return spent
 
 
-def timed(call: ModuleCall, run: Callable[..., Any]) -> float:
-    """Seconds of one call on fresh arguments under its recorded state; buffers are put back."""
-    args, kwargs = call.fresh_args()
-    wait = torch.cuda.synchronize if torch.cuda.is_initialized() else _nothing
+def timed(call: ModuleCall, run: Callable[..., Any], repeats: int = 1) -> float:
+    """Seconds of one call on fresh arguments under its recorded state; buffers are put back.
+
+    The mean of ``repeats`` calls, between which nothing but the arguments is copied.
+    """
+    devices, spent = gpus(call), 0.0
     with call.grad_state.restored(), call.state_kept():
-        wait()
-        start = time.perf_counter()
-        result = run(*args, **kwargs)
-        wait()
-        spent = time.perf_counter() - start
-    del result
-    return spent
+        for _ in range(repeats):
+            args, kwargs = call.fresh_args()
+            _wait(devices)
+            start = time.perf_counter()
+            result = run(*args, **kwargs)
+            _wait(devices)
+            spent += time.perf_counter() - start
+            del result, args, kwargs
+    return spent / repeats
 
 
-def _nothing() -> None:
-    return None
+def _wait(devices: Sequence[torch.device]) -> None:
+    for device in devices:
+        torch.cuda.synchronize(device)
 
 
-def raw(calls: Sequence[ModuleCall]) -> float:
+def gpus(call: ModuleCall) -> list[torch.device]:
+    """The GPUs that a call computes on."""
+    if not torch.cuda.is_initialized():
+        return []
+    tensors = tensors_of(call.module, call.args, call.kwargs)
+    return list({t.device: None for t in tensors if t.is_cuda})
+
+
+def raw(calls: Sequence[ModuleCall], pace: Pace | None = None) -> float:
     """Every call once in plain eager, whatever is installed or compiled; weighted seconds."""
-    return sum(c.count * timed(c, c.module._call_impl) for c in calls)
+    return sum(
+        c.count * timed(c, c.module._call_impl, pace.repeats(c) if pace else 1) for c in calls
+    )
 
 
 def interleave(
@@ -160,6 +232,7 @@ def interleave(
 
     Raises:
         Stopped: Stop was pressed.
+        OutOfMemory: a side did not fit into a GPU's memory.
     """
     samples: dict[str, list[Any]] = {name: [] for name in sides}
     names = list(sides)
@@ -175,8 +248,17 @@ def interleave(
                 look = next_look(done)
             rng.shuffle(names)
             for name in names:
-                samples[name].append(sides[name]())
+                samples[name].append(one_sample(name, sides[name]))
     return samples
+
+
+def one_sample(name: str, side: Callable[[], Any]) -> Any:
+    """A sample of one side; raises OutOfMemory with its name where memory did not suffice."""
+    try:
+        return side()
+    except torch.OutOfMemoryError as problem:
+        shortage = OutOfMemory(name, problem)
+    raise shortage  # outside the handler, so that no traceback holds the side's memory
 
 
 @contextmanager

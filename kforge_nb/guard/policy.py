@@ -12,10 +12,12 @@ if TYPE_CHECKING:
 
     from torch import fx
 
-__all__ = ["FIXED_SHAPES", "RESTS", "Rest", "dynamic_for", "rest_compiler"]
+    from kforge_nb.guard.replay import Lane, Replay
 
-Rest = Literal["eager", "inductor", "cudagraphs", "inductor-cudagraphs"]
-RESTS: tuple[Rest, ...] = ("eager", "inductor", "cudagraphs", "inductor-cudagraphs")
+__all__ = ["FIXED_SHAPES", "RESTS", "Rest", "RestName", "dynamic_for", "rest_compiler"]
+
+RestName = Literal["eager", "inductor", "cudagraphs", "inductor-cudagraphs"]
+RESTS: tuple[RestName, ...] = ("eager", "inductor", "cudagraphs", "inductor-cudagraphs")
 FIXED_SHAPES = 3
 """So many shapes are compiled one by one. (Dynamo stops at 8, a workload keeps 4 signatures.)"""
 
@@ -35,24 +37,65 @@ def dynamic_for(signatures: Iterable[object]) -> bool | None:
     return False if len(set(signatures)) <= FIXED_SHAPES else None
 
 
-def rest_compiler(rest: str) -> Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]:
+class Rest:
+    """Compiles what is left of a graph; called as a Dynamo backend is.
+
+    ``replays`` are the graphs that run as CUDA graphs, in the order in which they were compiled.
+
+    Raises:
+        BadInput: an unknown rest, or CUDA graphs without a CUDA device.
+    """
+
+    def __init__(self, name: str) -> None:
+        import torch
+
+        if name not in RESTS:
+            raise BadInput(f"there is no rest {name!r}; choose one of {', '.join(RESTS)}")
+        if "cudagraphs" in name and not torch.cuda.is_available():
+            raise BadInput(f"rest={name!r} needs a CUDA device; on a CPU use 'eager' or 'inductor'")
+        self.name = name
+        self.replays: list[Replay] = []
+        self._lane: Lane | None = None
+
+    def __call__(self, gm: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
+        """The graph, compiled; raises whatever the compiler raises."""
+        run = _compiler(self.name)(gm, example_inputs)
+        if "cudagraphs" not in self.name:
+            return run
+        from kforge_nb.guard.replay import Lane, Replay
+
+        self._lane = self._lane or Lane()
+        self.replays.append(Replay(run, gm, example_inputs, self._lane))
+        return self.replays[-1]
+
+    def release(self) -> None:
+        """Give back the memory of all recordings; the next calls record anew."""
+        for replay in self.replays:
+            replay.release()
+
+    @property
+    def unrecorded(self) -> list[str]:
+        """Why graphs run without a recording, each reason once."""
+        return list(dict.fromkeys(r.why_not for r in self.replays if r.why_not))
+
+
+def rest_compiler(rest: str) -> Rest:
     """The compiler of what is left of a graph.
 
     Raises:
         BadInput: an unknown rest, or CUDA graphs without a CUDA device.
     """
-    import torch
+    return Rest(rest)
 
-    if rest not in RESTS:
-        raise BadInput(f"there is no rest {rest!r}; choose one of {', '.join(RESTS)}")
-    if "cudagraphs" in rest and not torch.cuda.is_available():
-        raise BadInput(f"rest={rest!r} needs a CUDA device; on a CPU use 'eager' or 'inductor'")
+
+def _compiler(rest: str) -> Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]:
+    """What compiles below the recording."""
+    from torch._dynamo import lookup_backend
+
     if rest == "inductor-cudagraphs":
         from torch._inductor.compile_fx import compile_fx
 
-        patched: Any = functools.partial(compile_fx, config_patches={"triton.cudagraphs": True})
+        patched: Any = functools.partial(compile_fx, config_patches={"triton.cudagraphs": False})
         return patched
-    from torch._dynamo import lookup_backend
-
-    found: Any = lookup_backend(rest)
+    found: Any = lookup_backend("inductor" if rest == "inductor" else "eager")
     return found

@@ -16,7 +16,7 @@ from kforge_nb.targets.float64 import Float64Interpreter
 from kforge_nb.targets.operators import describe
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 __all__ = ["RoutedFloat64"]
 
@@ -24,20 +24,37 @@ _CHOICES = ("topk",)
 
 
 class RoutedFloat64(Float64Interpreter):
-    """A float64 interpreter whose top-k choices are those of the graph in its own precision."""
+    """A float64 interpreter whose top-k choices are those of the graph in its own precision.
 
-    def __init__(self, gm: fx.GraphModule, inputs: Sequence[Any]) -> None:
-        super().__init__(gm)
+    With ``on_cpu`` it runs there, whatever devices the graph names; ``watch`` is called before each
+    node and may raise.
+    """
+
+    def __init__(
+        self,
+        gm: fx.GraphModule,
+        inputs: Sequence[Any],
+        *,
+        on_cpu: bool = False,
+        watch: Callable[[], None] | None = None,
+    ) -> None:
+        super().__init__(gm, on_cpu=on_cpu)
+        self._watch = watch
         self.choices: dict[str, torch.Tensor] = {}
         self.agreements: list[float] = []
         if any(_chooses(node) for node in gm.graph.nodes):
             recorder = _Recorder(gm)
             with torch.no_grad():
                 recorder.run(*inputs)
-            self.choices = recorder.choices
+            self.choices = {
+                name: choice.cpu() if on_cpu else choice
+                for name, choice in recorder.choices.items()
+            }
 
     def run_node(self, n: fx.Node) -> Any:
         """One node; a choice takes eager's indices and this run's values at them."""
+        if self._watch is not None:
+            self._watch()
         result = super().run_node(n)
         if n.name not in self.choices:
             return result

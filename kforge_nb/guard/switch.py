@@ -30,38 +30,57 @@ _LAUNCH = "kforge::launch"
 
 
 class Clock:
-    """Times each launch, or the original in its place, while a call runs."""
+    """Times each launch, or the original in its place, while a call runs.
+
+    On a GPU a pair of events in the stream gives the time from the end of what came before to the
+    end of the launch: device time where the device is behind, the host's where the host is.
+    """
 
     def __init__(self) -> None:
         self.kernels = True
-        self.ns: defaultdict[str, int] = defaultdict(int)
+        self._ns: defaultdict[str, float] = defaultdict(float)
+        self._pending: list[tuple[str, torch.cuda.Event, torch.cuda.Event]] = []
 
     def restart(self, kernels: bool) -> None:
         """Forget the times and choose what runs: kernels or originals."""
         self.kernels = kernels
-        self.ns.clear()
+        self._ns.clear()
+        self._pending.clear()
+
+    def read(self) -> dict[str, float]:
+        """Nanoseconds by fingerprint since the last restart; waits for the device."""
+        for key, start, end in self._pending:
+            end.synchronize()
+            self._ns[key] += 1e6 * start.elapsed_time(end)
+        self._pending.clear()
+        return dict(self._ns)
 
     def timed(self, handle: int) -> Callable[..., Any]:
         """The function that stands in for the launches of one kernel."""
         found = launch.kernel(handle)
         op, original = torch.ops.kforge.launch.default, found.reference.forward
-        key, ns, wait = found.fingerprint, self.ns, _waiter(found.outputs[0].device)
+        key, device = found.fingerprint, found.outputs[0].device
+        ns, pending = self._ns, self._pending
 
         def kforge_timed(inputs: list[torch.Tensor], handle: int) -> Sequence[torch.Tensor]:
-            wait()
             start = time.perf_counter_ns()
             out = op(inputs, handle) if self.kernels else original(*inputs)
-            wait()
             ns[key] += time.perf_counter_ns() - start
             return out
 
-        return kforge_timed
+        def kforge_timed_by_events(
+            inputs: list[torch.Tensor], handle: int
+        ) -> Sequence[torch.Tensor]:
+            with torch.cuda.device(device):
+                start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+                start.record()
+                out = op(inputs, handle) if self.kernels else original(*inputs)
+                end.record()
+            pending.append((key, start, end))
+            return out
 
-
-def _waiter(device: str) -> Callable[[], None]:
-    if device.startswith("cuda"):
-        return torch.cuda.synchronize
-    return lambda: None
+        on_gpu = device.startswith("cuda")
+        return kforge_timed_by_events if on_gpu else kforge_timed
 
 
 class Site:
@@ -159,6 +178,10 @@ class SwitchBackend:
             for enabled in (frozenset(), frozenset(site.replaced)):
                 site.variant(enabled)
         return site.run
+
+    def release(self) -> None:
+        """Give back what recorded CUDA graphs hold; later calls record anew."""
+        self.compile_rest.release()
 
     @property
     def replaced(self) -> dict[str, int]:

@@ -1,4 +1,7 @@
-"""Small hand-written C++ kernels for the guard's tests, compiled once a test session."""
+"""Small hand-written kernels for the guard's tests, compiled once a test session.
+
+The C++ ones are here, those for a GPU in ``cuda_kernels``; ``device`` runs a test on both.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,8 @@ import torch
 
 from kforge_nb.candidates.candidate import Candidate, Kernel, LaunchPlan, Scratch
 from kforge_nb.compilers import cpp
+from kforge_nb.compilers.nvrtc import CudaBuilt, build_cuda
+from tests.guard import cuda_kernels
 
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
 
@@ -97,7 +102,12 @@ def both() -> Candidate:
 
 
 def compiled(candidate: Candidate, folder: Path) -> Path:
-    """The candidate's library, built into ``folder``."""
+    """The candidate's library or cubin, built into ``folder``."""
+    if candidate.language == "cuda":
+        entries = tuple(kernel.name for kernel in candidate.plan.kernels)
+        cubin = build_cuda(candidate.source, entries, cache=folder)
+        assert isinstance(cubin, CudaBuilt), cubin
+        return cubin.cubin
     built = cpp.build(candidate.source, candidate.plan.kernels[0].name, cache=folder)
     assert isinstance(built, cpp.Built), built
     return built.library
@@ -110,10 +120,26 @@ def build(tmp_path_factory):
     return lambda candidate: compiled(candidate, folder)
 
 
+@pytest.fixture(params=["cpu", pytest.param("cuda", marks=pytest.mark.gpu)])
+def device(request):
+    """The device of a test that holds for both; skips where there is no GPU."""
+    if request.param == "cuda" and not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    return request.param
+
+
+def kernels_for(device):
+    """The test kernels for a device, by name."""
+    home = cuda_kernels if str(device).startswith("cuda") else None
+    local = {"add_relu": add_relu, "softmax": softmax, "rms_norm": rms_norm, "both": both}
+    return {name: getattr(home, name) if home else here for name, here in local.items()}
+
+
 @pytest.fixture
-def kernels():
-    """The candidates of this file, by name."""
-    return {"add_relu": add_relu, "softmax": softmax, "rms_norm": rms_norm, "both": both}
+def kernels(request):
+    """The test kernels by name: for the test's ``device``, for the CPU where it has none."""
+    asked = "device" in request.fixturenames
+    return kernels_for(request.getfixturevalue("device") if asked else "cpu")
 
 
 class RMSNorm(torch.nn.Module):
@@ -145,14 +171,15 @@ class Block(torch.nn.Module):
 
 def candidate_for(cut):
     """A kernel of this file for a cut, or None; inputs are told apart by their rank."""
+    own = kernels_for(cut.input_specs[0].device)
     if cut.family == "softmax":
-        return softmax()
+        return own["softmax"]()
     if cut.family == "rms_norm":
         ranks = [len(spec.shape) for spec in cut.input_specs]
         weight = ranks.index(1)
-        return rms_norm(f"in{1 - weight}", f"in{weight}")
+        return own["rms_norm"](f"in{1 - weight}", f"in{weight}")
     if {node.target for node in cut.nodes} >= {torch.relu} and len(cut.inputs) == 2:
-        return add_relu()
+        return own["add_relu"]()
     return None
 
 
@@ -193,12 +220,14 @@ def accept(build):
 
 
 @pytest.fixture
-def make_block():
-    """``make_block(seed)``: a Block in eval mode."""
+def make_block(request):
+    """``make_block(seed)``: a Block in eval mode, on the test's ``device`` if it has one."""
+    asked = "device" in request.fixturenames
+    place = request.getfixturevalue("device") if asked else "cpu"
 
     def make(seed=0):
         torch.manual_seed(seed)
-        return Block().eval()
+        return Block().eval().to(place)
 
     return make
 

@@ -17,9 +17,9 @@ from kforge_nb.workload.capture import watch
 
 
 @pytest.fixture
-def x():
+def x(device):
     """The input that the kernels were accepted for."""
-    return torch.randn(8, 64, generator=torch.Generator().manual_seed(3))
+    return torch.randn(8, 64, generator=torch.Generator().manual_seed(3)).to(device)
 
 
 @pytest.fixture
@@ -115,7 +115,7 @@ def test_a_module_with_a_graph_break_is_served_for_twenty_applies(accept, x):
         def forward(self, x):
             h = torch.relu(x + x.flip(-1))
             torch._dynamo.graph_break()
-            return (h @ torch.eye(64)).softmax(-1)
+            return (h @ torch.eye(64, device=x.device)).softmax(-1)
 
     module, twin = Broken(), Broken()
     accepted = accept(module, x)
@@ -153,7 +153,7 @@ def test_a_failing_warm_up_leaves_the_model_as_it_was(block, accept, x):
             return block(x)
 
     workload = watch(cell)
-    block.second = torch.nn.Linear(3, 3)
+    block.second = torch.nn.Linear(3, 3, device=x.device)
     with pytest.raises(RuntimeError, match=r"shape|mat1"):
         apply(workload.modules, accepted, calls=workload.calls)
     assert block._compiled_call_impl is None
@@ -165,7 +165,7 @@ def test_a_bad_call_raises_eagers_exception(guarded, x):
     messages = []
     for module in (model, twin):
         with torch.no_grad(), pytest.raises(RuntimeError) as caught:
-            module(torch.randn(8, 3))
+            module(torch.randn(8, 3, device=x.device))
         messages.append((type(caught.value), str(caught.value)))
     assert messages[0] == messages[1]
     check(model, twin, x)
@@ -302,7 +302,7 @@ def test_an_adapter_takes_effect(guarded, x):
     model, _, twin = guarded
     check(model, twin, x)
     torch.manual_seed(4)
-    adapter = LowRank(torch.nn.Identity())
+    adapter = LowRank(torch.nn.Identity()).to(x.device)
     for module in (model, twin):
         mine = copy.deepcopy(adapter)
         mine.inner = module.second
@@ -386,15 +386,15 @@ def test_another_shape_runs_the_original(guarded, x):
     """A batch of another size is right, and the known one keeps its kernels."""
     model, applied, twin = guarded
     for rows in (8, 3, 5, 8):
-        check(model, twin, torch.randn(rows, 64))
+        check(model, twin, torch.randn(rows, 64, device=x.device))
     assert launches(applied) == 6
 
 
-def test_many_shapes_turn_symbolic_and_stay_right(guarded):
+def test_many_shapes_turn_symbolic_and_stay_right(guarded, x):
     """More shapes than are compiled one by one: symbolic graphs take over, and report says so."""
     model, applied, twin = guarded
     for rows in range(2, 20):
-        check(model, twin, torch.randn(rows, 64))
+        check(model, twin, torch.randn(rows, 64, device=x.device))
     assert applied.counters()["calls"]["bypassed"] == 0
     assert "more shapes" in " ".join(applied.report()["bypassed"])
     assert len(applied.backend.graphs) < 9
@@ -438,7 +438,7 @@ def test_a_kernel_that_turns_out_wrong_is_switched_off(block, accept, x, build):
     accepted = accept(block, x)
     softmax = next(k for k in accepted if k.candidate.title == "softmax")
     source = softmax.candidate.source.replace("out[i] /= spare[r]", "out[i] /= 1.01f * spare[r]")
-    wrong = Candidate("cpp", source, softmax.candidate.plan, "wrong softmax")
+    wrong = Candidate(softmax.candidate.language, source, softmax.candidate.plan, "wrong softmax")
     bad = Accepted(
         softmax.target_fingerprint, softmax.graph_document, softmax.inputs, softmax.outputs,
         wrong, build(wrong), name="wrong softmax",

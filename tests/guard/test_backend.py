@@ -24,9 +24,9 @@ def replaced(backend):
 
 
 @pytest.mark.parametrize("rest", ["eager", "inductor"])
-def test_kernels_run_and_the_result_is_right(block, accept, rest):
+def test_kernels_run_and_the_result_is_right(block, accept, rest, device):
     """All three targets are launched with every rest; Inductor keeps the launches in its graph."""
-    x = torch.randn(8, 64)
+    x = torch.randn(8, 64, device=device)
     accepted = accept(block, x)
     assert len(accepted) == 3
     run, backend = compiled(block, accepted, rest)
@@ -42,9 +42,9 @@ def test_kernels_run_and_the_result_is_right(block, accept, rest):
 
 
 @pytest.mark.parametrize("rest", ["eager", "inductor"])
-def test_gradients_equal_eagers(block, accept, rest):
+def test_gradients_equal_eagers(block, accept, rest, device):
     """no_grad, grad, frozen weights, then an input that needs a gradient: always eager's."""
-    x = torch.randn(8, 64)
+    x = torch.randn(8, 64, device=device)
     run, backend = compiled(block, accept(block, x), rest)
     with torch.no_grad():
         run(x)
@@ -74,9 +74,9 @@ def test_gradients_equal_eagers(block, accept, rest):
 
 
 @pytest.mark.filterwarnings("ignore:kforge")
-def test_weights_unfrozen_after_compiling(block, accept):
+def test_weights_unfrozen_after_compiling(block, accept, device):
     """A graph compiled for frozen weights gives eager's gradients once they are trained."""
-    x = torch.randn(8, 64)
+    x = torch.randn(8, 64, device=device)
     block.requires_grad_(False)
     run, backend = compiled(block, accept(block, x))
     run(x)
@@ -91,7 +91,7 @@ def test_weights_unfrozen_after_compiling(block, accept):
         torch.testing.assert_close(mine, theirs)
 
 
-def test_grad_mode_switched_on_inside_the_graph(accept):
+def test_grad_mode_switched_on_inside_the_graph(accept, device):
     """A graph that enables grad itself is left alone when an input needs a gradient."""
 
     class Inner(torch.nn.Module):
@@ -99,7 +99,7 @@ def test_grad_mode_switched_on_inside_the_graph(accept):
             with torch.enable_grad():
                 return torch.relu(x + 1 + x)
 
-    module, x = Inner(), torch.randn(8, 64)
+    module, x = Inner(), torch.randn(8, 64, device=device)
     run, _ = compiled(module, accept(module, x))
     leaf = x.clone().requires_grad_()
     with torch.no_grad():
@@ -153,10 +153,10 @@ class SeveralOutputs(torch.nn.Module):
         (SeveralOutputs, "both", 1),
     ],
 )
-def test_mutation_order_aliases_and_several_outputs(accept, kernels, make, choose, count):
+def test_mutation_order_aliases_and_several_outputs(accept, kernels, make, choose, count, device):
     """Results, in-place changes and aliasing are eager's, with kernels really installed."""
     module = make()
-    x, y = torch.randn(8, 64), torch.randn(8, 64)
+    x, y = torch.randn(8, 64, device=device), torch.randn(8, 64, device=device)
     source = kernels["add_relu"]().source.replace("v != v ? v : 0", "v != v ? 2 * v : 0")
     by_name = {"doubled": kernels["add_relu"](source), "both": kernels["both"]()}
     options = {} if choose is None else {"choose": lambda cut: by_name[choose]}
@@ -185,13 +185,13 @@ class WritesToOneInput(torch.nn.Module):
         return torch.relu(h + x)
 
 
-def test_inputs_that_overlap_at_a_later_call(accept):
+def test_inputs_that_overlap_at_a_later_call(accept, device):
     """No guard sees two views of one memory, so kernels hold for these too: reads stay in order."""
-    module, x = WritesToOneInput(), torch.randn(16, 64)
-    accepted = accept(module, torch.randn(8, 64), torch.randn(8, 64))
+    module, x = WritesToOneInput(), torch.randn(16, 64, device=device)
+    accepted = accept(module, torch.randn(8, 64, device=device), torch.randn(8, 64, device=device))
     run, backend = compiled(module, accepted)
     with torch.no_grad():
-        run(torch.randn(8, 64), torch.randn(8, 64))
+        run(torch.randn(8, 64, device=device), torch.randn(8, 64, device=device))
         mine, theirs = x.clone(), x.clone()
         got = run(mine[:8], mine[4:12])
         torch.testing.assert_close(got, module(theirs[:8], theirs[4:12]))
@@ -200,9 +200,9 @@ def test_inputs_that_overlap_at_a_later_call(accept):
     assert sum(replaced(backend)) == 2
 
 
-def test_two_instances_of_a_class(accept, make_block):
+def test_two_instances_of_a_class(accept, make_block, device):
     """One backend serves both instances with their own weights: none is baked into a launch."""
-    one, two, x = make_block(1), make_block(2), torch.randn(8, 64)
+    one, two, x = make_block(1), make_block(2), torch.randn(8, 64, device=device)
     accepted = accept(one, x)
     backend = Backend(accepted)
     for module in (one, two):
@@ -211,9 +211,9 @@ def test_two_instances_of_a_class(accept, make_block):
             torch.testing.assert_close(run(x), module(x))
 
 
-def test_shapes_a_b_a_keep_the_kernels(block, accept):
+def test_shapes_a_b_a_keep_the_kernels(block, accept, device):
     """With dynamic=False shape A still has its kernels after shape B was seen."""
-    a, b = torch.randn(8, 64), torch.randn(5, 64)
+    a, b = torch.randn(8, 64, device=device), torch.randn(5, 64, device=device)
     run, backend = compiled(block, accept(block, a), dynamic=dynamic_for(["a", "b"]))
     handles = list(backend.handles.values())
     with torch.no_grad():
@@ -228,7 +228,7 @@ def test_shapes_a_b_a_keep_the_kernels(block, accept):
     ]  # fmt: skip
 
 
-def test_a_symbolic_graph_keeps_regions_of_static_size(accept):
+def test_a_symbolic_graph_keeps_regions_of_static_size(accept, device):
     """With dynamic=None the region whose own sizes stand still keeps its kernel in both rests."""
 
     class Grows(torch.nn.Module):
@@ -236,22 +236,22 @@ def test_a_symbolic_graph_keeps_regions_of_static_size(accept):
             h = torch.relu(x + x.flip(-1))
             return h @ torch.cat([cache, h]).t()
 
-    module, x = Grows().eval(), torch.randn(8, 64)
-    accepted = accept(module, x, torch.randn(3, 64))
+    module, x = Grows().eval(), torch.randn(8, 64, device=device)
+    accepted = accept(module, x, torch.randn(3, 64, device=device))
     assert len(accepted) == 1
     for rest in ("eager", "inductor"):
         torch._dynamo.reset()
         run, backend = compiled(module, accepted, rest, dynamic=None)
         with torch.no_grad():
             for rows in (3, 4, 5, 6, 7, 8, 9, 10, 11):
-                cache = torch.randn(rows, 64)
+                cache = torch.randn(rows, 64, device=device)
                 torch.testing.assert_close(run(x, cache), module(x, cache))
         assert replaced(backend) == [1, 1]
 
 
-def test_views_that_the_guards_do_not_see(block, accept):
+def test_views_that_the_guards_do_not_see(accept, device):
     """A misaligned and an offset input do not recompile; the launch copies where it must."""
-    x, y = torch.randn(8, 64), torch.randn(8, 64)
+    x, y = torch.randn(8, 64, device=device), torch.randn(8, 64, device=device)
 
     class First(torch.nn.Module):
         def forward(self, x, y):
@@ -261,8 +261,8 @@ def test_views_that_the_guards_do_not_see(block, accept):
     run, backend = compiled(module, accept(module, x, y))
     handle = next(iter(backend.handles.values()))
     start = launch.counters(handle)["copies"]
-    odd = torch.randn(8 * 64 + 1)[1:].view(8, 64)
-    offset = torch.randn(9, 64)[1:]
+    odd = torch.randn(8 * 64 + 1, device=device)[1:].view(8, 64)
+    offset = torch.randn(9, 64, device=device)[1:]
     with torch.no_grad():
         for value in (x, odd, offset):
             assert torch.equal(run(value, y), module(value, y))

@@ -51,13 +51,13 @@ class Norms(torch.nn.Module):
 def model(block):
     """A seeded Norms model in eval mode."""
     torch.manual_seed(2)
-    return Norms(block.norm).eval()
+    return Norms(block.norm).eval().to(block.norm.weight.device)
 
 
 @pytest.fixture
-def x():
+def x(device):
     """One input."""
-    return torch.randn(8, 64, generator=torch.Generator().manual_seed(3))
+    return torch.randn(8, 64, generator=torch.Generator().manual_seed(3)).to(device)
 
 
 @pytest.fixture
@@ -76,7 +76,7 @@ def changed(kernel, old, new, build):
     candidate = kernel.candidate
     source = candidate.source.replace(old, new)
     assert source != candidate.source
-    other = Candidate("cpp", source, candidate.plan, candidate.title)
+    other = Candidate(candidate.language, source, candidate.plan, candidate.title)
     fields = {name: getattr(kernel, name) for name in Accepted.__dataclass_fields__}
     return Accepted(**{**fields, "candidate": other, "library": build(other)})
 
@@ -142,7 +142,7 @@ def test_reasons_for_what_cannot_be_measured(workload, model, accept, x, tmp_pat
     norm = by_title(accept(model, x))["rms norm"]
     fields = {name: getattr(norm, name) for name in Accepted.__dataclass_fields__}
     lost = Accepted(**{**fields, "library": tmp_path / "lost.so"})
-    elsewhere = by_title(accept(model, torch.randn(4, 64)))["rms norm"]
+    elsewhere = by_title(accept(model, torch.randn(4, 64, device=x.device)))["rms norm"]
     report = decide(workload, [lost, elsewhere], "eager", time_limit=20)
     assert "cannot be launched" in decision_of(report, lost).reason
     assert "does not occur" in decision_of(report, elsewhere).reason
@@ -166,10 +166,13 @@ def test_auto_measures_every_rest_and_recommends_one(workload, model, accept, x)
         workload, kernels, progress=lambda text, share: said.append((text, share)),
         time_limit=60, against_compile=True,
     )  # fmt: skip
-    assert {w.rest for w in report.whole} == {"eager", "inductor"}
+    rests = {"eager", "inductor"}
+    if x.is_cuda:
+        rests |= {"cudagraphs", "inductor-cudagraphs"}
+    assert {w.rest for w in report.whole} == rests
     assert any(w.against == "compile" for w in report.whole) or not report.installed
     assert not [note for note in report.notes if "failed" in note]
-    assert report.best_rest in ("eager", "inductor", "none")
+    assert report.best_rest in (*rests, "none")
     assert "×" in report.why_rest
     assert all(0 <= share <= 1 for _, share in said)
     assert any("inductor" in text for text, _ in said)
@@ -194,7 +197,7 @@ def test_stop_installs_nothing_and_leaves_the_model_alone(workload, model, accep
 def test_an_exception_passes_and_leaves_the_model_alone(workload, model, accept, x):
     """A model that fails in the middle raises its own exception and stays as it was."""
     kernels = accept(model, x)
-    model.linear = torch.nn.Linear(3, 3)
+    model.linear = torch.nn.Linear(3, 3, device=x.device)
     state = dict(vars(model))
     with pytest.raises(RuntimeError):
         decide(workload, kernels, "eager", time_limit=20)
@@ -237,7 +240,8 @@ def test_fidelity_of_honest_and_dishonest_kernels(workload, model, accept, x, bu
         live = Model.of(workload.calls, [kernel], "eager")
         enabled = frozenset({kernel.target_fingerprint})
         live.run(enabled)
-        extra = [torch.randn(8, 64), (torch.randn(8, 64),), {"x": torch.randn(8, 64)}]
+        fresh = [torch.randn(8, 64, device=x.device) for _ in range(3)]
+        extra = [fresh[0], (fresh[1],), {"x": fresh[2]}]
         found.append(check_fidelity(live, enabled, Timer.of(30), inputs=extra))
         torch._dynamo.reset()
     assert found[0].good
@@ -266,7 +270,7 @@ def test_chance_turns_no_kernel_away(workload, monkeypatch, first, later, good, 
     assert (len(found.ratios) > 8) is more
 
 
-def test_an_error_of_zero_stays_zero(accept, build):
+def test_an_error_of_zero_stays_zero(accept, build, device):
     """Where eager is exact, any error of ours is infinitely worse."""
 
     class Adds(torch.nn.Module):
@@ -274,7 +278,7 @@ def test_an_error_of_zero_stays_zero(accept, build):
             return torch.relu(x + y)
 
     module = Adds()
-    x, y = (torch.randint(0, 9, (8, 64)).float() for _ in range(2))
+    x, y = (torch.randint(0, 9, (8, 64), device=device).float() for _ in range(2))
     kernel = accept(module, x, y)[0]
     bad = changed(kernel, "a[i] + b[i]", "a[i] + b[i] + (i == 5 ? 1e-5f : 0)", build)
     workload = watch(lambda: module(x, y))
@@ -288,7 +292,7 @@ def test_an_error_of_zero_stays_zero(accept, build):
     assert ratios == [(1.0, True), (math.inf, False)]
 
 
-def test_fidelity_gives_writing_graphs_fresh_inputs(accept):
+def test_fidelity_gives_writing_graphs_fresh_inputs(accept, device):
     """A graph that writes to its input is run three times on the same values."""
 
     class Writes(torch.nn.Module):
@@ -298,7 +302,7 @@ def test_fidelity_gives_writing_graphs_fresh_inputs(accept):
             return h * x.mean()
 
     module = Writes()
-    x, y = torch.randn(8, 64), torch.randn(8, 64)
+    x, y = torch.randn(8, 64, device=device), torch.randn(8, 64, device=device)
     kernel = accept(module, x.clone(), y)[0]
     workload = watch(lambda: module(x.clone(), y))
     live = Model.of(workload.calls, [kernel], "eager")

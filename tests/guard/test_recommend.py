@@ -112,7 +112,7 @@ def fake(monkeypatch):
 
     def make(seed, rest="inductor"):
         rng = random.Random(seed)
-        monkeypatch.setattr(measure, "raw", lambda calls: rng.lognormvariate(0, 0.25) * 1e-3)
+        monkeypatch.setattr(measure, "raw", lambda calls, pace: rng.lognormvariate(0, 0.25) * 1e-3)
         return Decider([], [], Timer.of(60), None, (), seed), FakeModel(rng, rest)
 
     return make
@@ -126,7 +126,7 @@ def test_without_kernels_a_row_is_of_the_rest_alone(fake):
     assert [(w.name, w.against) for w in empty.whole] == [("empty", "eager")]
     assert decider.against_model(empty, model, "compile").name == "empty"
     kept = Stage("inductor", model, frozenset({"k"}))
-    rows = decider._rows(kept, decider._whole_samples(model, kept.kept))
+    rows = decider._rows(kept, decider._whole_samples(kept))
     assert [(w.name, w.against) for w in rows] == [("guarded", "empty"), ("guarded", "eager")]
 
 
@@ -150,7 +150,7 @@ def test_intervals_hold_for_all_looks_together(fake, monkeypatch):
         for seed in range(trials):
             decider, model = fake(seed)
             rest = Stage("inductor", model, frozenset())
-            row = decider._rows(rest, decider._whole_samples(model, rest.kept))[0].comparison
+            row = decider._rows(rest, decider._whole_samples(rest))[0].comparison
             count += row.low > 1 or row.high < 1
         return count / trials
 

@@ -1,0 +1,328 @@
+"""CUDA graphs around a model with kernels: every trap of recording, against a plain twin."""
+
+from __future__ import annotations
+
+import copy
+import threading
+
+import pytest
+import torch
+
+from kforge_nb.errors import BadInput
+from kforge_nb.guard import launch
+from kforge_nb.guard.apply import apply
+from kforge_nb.guard.decide import decide
+from kforge_nb.workload.capture import watch
+
+pytestmark = pytest.mark.gpu
+GRAPHED = ["cudagraphs", "inductor-cudagraphs"]
+
+
+@pytest.fixture
+def device():
+    """These tests need a GPU."""
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    return "cuda"
+
+
+@pytest.fixture
+def x(device):
+    """The input that the kernels were accepted for."""
+    return torch.randn(8, 64, generator=torch.Generator().manual_seed(3)).to(device)
+
+
+@pytest.fixture(params=GRAPHED)
+def guarded(request, block, accept, x):
+    """(model, its Applied, an untouched twin) for each rest with CUDA graphs."""
+    twin = copy.deepcopy(block)
+    applied = apply([block], accept(block, x), request.param)
+    yield block, applied, twin
+    applied.undo()
+
+
+def close(mine, theirs):
+    """Equal up to what another order of additions may do."""
+    torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-5)
+
+
+def check(model, twin, *args):
+    """The model gives the twin's result under no_grad."""
+    with torch.no_grad():
+        close(model(*args), twin(*args))
+
+
+def replays(applied):
+    """Replays of all graphs since installation."""
+    return sum(g.replay.replays for g in applied.backend.graphs if g.replay is not None)
+
+
+def test_calls_are_replays_with_kernels_inside(guarded, x):
+    """Each call is one replay, kernels counted, and another input gives its own result."""
+    model, applied, twin = guarded
+    for turn in range(4):
+        check(model, twin, x + turn)
+    assert replays(applied) == 4
+    assert applied.counters()["replayed"] == 12
+    assert not [r for g in applied.report()["graphs"] for r in g["reasons"]]
+
+
+def test_held_outputs_never_change(guarded, x):
+    """Outputs that the user keeps are not overwritten by later replays."""
+    model, _, twin = guarded
+    with torch.no_grad():
+        held = [model(x + i) for i in range(5)]
+        expected = [twin(x + i) for i in range(5)]
+    for mine, theirs in zip(held, expected, strict=True):
+        close(mine, theirs)
+
+
+def test_the_kill_switch_stops_replays(guarded, x):
+    """With the switch on nothing recorded runs, and originals give the result."""
+    model, applied, twin = guarded
+    check(model, twin, x)
+    before = replays(applied)
+    with launch.originals():
+        check(model, twin, x)
+    assert replays(applied) == before
+    assert sum(applied.counters()["fallbacks"].values()) == 3
+    check(model, twin, x)
+    assert replays(applied) == before + 1
+
+
+def test_a_kernel_switched_off_leaves_the_recording(guarded, x):
+    """A kernel that is disabled after recording does not run in later replays."""
+    model, applied, twin = guarded
+    check(model, twin, x)
+    handle = next(iter(applied.backend.handles.values()))
+    launch.enable(handle, False, "test")
+    try:
+        check(model, twin, x)
+        before = launch.counters(handle)["launches"]
+        applied.backend.graphs[0].replay.release()
+        check(model, twin, x)
+        assert launch.counters(handle)["launches"] == before
+    finally:
+        launch.enable(handle, True)
+
+
+@pytest.mark.parametrize("change", ["in place", "copied in", "assigned", "moved"])
+def test_weights_change_after_recording(guarded, x, make_block, change):
+    """A replay reads the weights of now, wherever they lie."""
+    model, _, twin = guarded
+    check(model, twin, x)
+    state = make_block(9).state_dict()
+    for module in (model, twin):
+        if change == "in place":
+            with torch.no_grad():
+                module.norm.weight.mul_(2)
+        elif change == "moved":
+            module.to("cpu")
+            module.to("cuda")
+        else:
+            module.load_state_dict(state, assign=change == "assigned")
+    for turn in range(3):
+        check(model, twin, x + turn)
+
+
+def test_half_after_recording(guarded, x):
+    """Another dtype is another graph, without kernels and right."""
+    model, _, twin = guarded
+    check(model, twin, x)
+    for module in (model, twin):
+        module.half()
+    with torch.no_grad():
+        torch.testing.assert_close(model(x.half()), twin(x.half()), rtol=1e-2, atol=1e-3)
+
+
+def test_shapes_a_b_a(guarded, x):
+    """Each shape has a recording of its own."""
+    model, applied, twin = guarded
+    for rows in (8, 5, 8, 5, 8):
+        check(model, twin, torch.randn(rows, 64, device=x.device))
+    assert replays(applied) == 5
+    assert applied.counters()["replayed"] == 9
+
+
+def test_grad_modes(guarded, x):
+    """no_grad, inference mode, and gradients, in any order."""
+    model, _, twin = guarded
+    for mode in (torch.no_grad, torch.inference_mode, torch.no_grad):
+        with mode():
+            close(model(x), twin(x))
+    for module in (model, twin):
+        module(x).square().sum().backward()
+    for mine, theirs in zip(model.parameters(), twin.parameters(), strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad, rtol=1e-3, atol=1e-5)
+    check(model, twin, x)
+
+
+def test_undo_gives_the_memory_back_and_apply_records_again(block, accept, x):
+    """After undo nothing recorded is held; installing again works."""
+    twin = copy.deepcopy(block)
+    applied = apply([block], accept(block, x), "cudagraphs")
+    check(block, twin, x)
+    assert applied.backend.graphs[0].replay.recorded
+    applied.undo()
+    assert not applied.backend.graphs[0].replay.recorded
+    applied.install()
+    check(block, twin, x)
+    assert replays(applied) == 2
+    applied.undo()
+
+
+def test_calls_from_another_thread_and_on_another_stream(guarded, x):
+    """A recording made in one thread serves others, and streams do not overtake each other."""
+    model, _, twin = guarded
+    check(model, twin, x)
+    found = []
+
+    def work():
+        with torch.no_grad(), torch.cuda.stream(torch.cuda.Stream()):
+            found.extend(model(x + turn) for turn in range(20))
+            torch.cuda.current_stream().synchronize()
+
+    torch.cuda.synchronize()
+    thread = threading.Thread(target=work)
+    thread.start()
+    with torch.no_grad():
+        here = [model(x - turn) for turn in range(20)]
+    thread.join()
+    with torch.no_grad():
+        for turn in range(20):
+            close(found[turn], twin(x + turn))
+            close(here[turn], twin(x - turn))
+
+
+def test_inside_the_users_own_capture(guarded, x):
+    """A model that the user records in a CUDA graph of his own is recorded plainly."""
+    model, _, twin = guarded
+    with torch.no_grad():
+        model(x)
+        static = x.clone()
+        graph = torch.cuda.CUDAGraph()
+        with torch.cuda.graph(graph):
+            out = model(static)
+        static.copy_(x + 1)
+        graph.replay()
+        close(out, twin(x + 1))
+
+
+class Writes(torch.nn.Module):
+    """Counts in a buffer, writes to its input, returns views and its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(1))
+
+    def forward(self, x, y):
+        h = torch.relu(x + y)
+        self.seen.add_(1)
+        x.mul_(2)
+        return h, h[:, 3:], x, x[1:], self.seen + 0
+
+
+def test_graphs_that_write(accept, device):
+    """Buffers and inputs are written exactly once a call, and aliases are those of eager."""
+    model, twin = Writes().to(device), Writes().to(device)
+    x, y = torch.randn(8, 64, device=device), torch.randn(8, 64, device=device)
+    with torch.no_grad():
+        applied = apply([model], accept(model, x.clone(), y), "cudagraphs")
+    model.seen.zero_()
+    for turn in range(4):
+        mine, theirs = x + turn, x + turn
+        with torch.no_grad():
+            got, expected = model(mine, y), twin(theirs, y)
+        assert torch.equal(mine, theirs)
+        assert torch.equal(model.seen, twin.seen)
+        for a, b in zip(got, expected, strict=True):
+            assert torch.equal(a, b)
+            assert a.stride() == b.stride()
+        mine.fill_(7)
+        assert float(got[3].mean()) == 7
+        got[0].fill_(5)
+        assert float(got[1].mean()) == 5
+    assert replays(applied) == 4, [g.remarks for g in applied.backend.graphs]
+    applied.undo()
+
+
+def test_random_numbers_are_eagers(device):
+    """A recorded dropout draws what eager draws from the same seed, on every call."""
+
+    class Drops(torch.nn.Module):
+        def forward(self, x):
+            return torch.nn.functional.dropout(x * 2, 0.5, True)
+
+    model, twin, x = Drops(), Drops(), torch.ones(64, 64, device=device)
+    applied = apply([model], [], "cudagraphs")
+    results = []
+    for module in (model, twin):
+        torch.manual_seed(5)
+        with torch.no_grad():
+            results.append([module(x) for _ in range(3)])
+    for mine, theirs in zip(*results, strict=True):
+        assert torch.equal(mine, theirs)
+    assert replays(applied) == 3
+    applied.undo()
+
+
+class Split(torch.nn.Module):
+    """Half on the GPU, half on the CPU."""
+
+    def __init__(self):
+        super().__init__()
+        self.first = torch.nn.Linear(64, 64).cuda()
+        self.second = torch.nn.Linear(64, 64)
+
+    def forward(self, x):
+        h = torch.relu(self.first(x) + x)
+        return self.second(h.cpu()).softmax(-1)
+
+
+def test_a_model_half_on_the_cpu(accept, x):
+    """Targets of one device are replaced, the graph is not recorded, and both are said."""
+    torch.manual_seed(0)
+    model = Split().eval()
+    twin = copy.deepcopy(model)
+    accepted = accept(model, x)
+    assert {k.outputs[0].device for k in accepted} == {"cuda:0", "cpu"}
+    applied = apply([model], accepted, "cudagraphs")
+    check(model, twin, x)
+    graph = applied.report()["graphs"][0]
+    assert sum(graph["replaced"].values()) == 2
+    assert any("cpu and cuda:0" in reason for reason in graph["reasons"])
+    assert any("no CUDA graph" in reason for reason in graph["reasons"])
+    applied.undo()
+    with torch.no_grad():
+        workload = watch(lambda: model(x))
+    report = decide(workload, accepted, "cudagraphs", time_limit=20)
+    assert any("could be recorded" in note for note in report.notes), report.notes
+
+
+def test_a_model_on_the_cpu_beside_a_gpu(make_block, device):
+    """CUDA graphs are refused in words where the model is not on a GPU, though there is one."""
+    block, x = make_block().cpu(), torch.randn(8, 64)
+    with torch.no_grad():
+        workload = watch(lambda: block(x))
+    with pytest.raises(BadInput, match="on a CUDA device"):
+        decide(workload, [], "cudagraphs")
+
+
+def test_running_out_of_memory_is_no_end(block, accept, x):
+    """A rest that does not fit is named, the next one is measured, the model is as it was."""
+    with torch.no_grad():
+        workload = watch(lambda: block(x))
+    accepted = accept(block, x)
+    real, full = torch.cuda.CUDAGraph.capture_begin, []
+
+    def no_room(self, *args, **kwargs):
+        full.append(torch.empty(1 << 50, dtype=torch.uint8, device="cuda"))
+
+    torch.cuda.CUDAGraph.capture_begin = no_room
+    try:
+        report = decide(workload, accepted, time_limit=60)
+    finally:
+        torch.cuda.CUDAGraph.capture_begin = real
+    assert any("cudagraphs" in n and "memory does not suffice" in n for n in report.notes)
+    assert {w.rest for w in report.whole} == {"eager", "inductor"}
+    assert block._compiled_call_impl is None
