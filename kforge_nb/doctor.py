@@ -2,74 +2,29 @@
 
 ``kforge_nb.doctor()`` (or ``%kforge doctor``) looks at Python and torch, the C++ compiler and
 OpenMP, the launch op and the runner (both are really built), the sandbox layers, the notebook view,
-the store folder, and what CUDA and language models would need. A key's presence is reported, never
-its value.
+the store folder, and what CUDA (:mod:`kforge_nb.doctor_cuda`) and language models would need. A
+key's presence is reported, never its value.
 """
 
 from __future__ import annotations
 
-import html
 import os
 import platform
 import sys
 from collections.abc import Callable
-from dataclasses import dataclass
-from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import Literal
 
 from kforge_nb._callable import make_callable
+from kforge_nb.checks import Check, Doctor, installed
 from kforge_nb.errors import KForgeError
 
 __all__ = ["Check", "Doctor", "examine"]
 
-Level = Literal["ok", "missing", "optional"]
-MARKS = {"ok": "ok", "missing": "MISSING", "optional": "-"}
-
-
-@dataclass(frozen=True, slots=True)
-class Check:
-    """One line: ``missing`` stops something from working, ``optional`` only narrows it."""
-
-    name: str
-    level: Level
-    found: str
-    hint: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Doctor:
-    """All checks; ``ok`` when nothing needed is missing."""
-
-    checks: tuple[Check, ...]
-
-    @property
-    def ok(self) -> bool:
-        """Whether everything that optimizing on this machine needs is here."""
-        return all(check.level != "missing" for check in self.checks)
-
-    def __repr__(self) -> str:
-        width = max(len(check.name) for check in self.checks)
-        lines = [
-            f"{MARKS[c.level]:>7}  {c.name:<{width}}  {c.found}" + (f"; {c.hint}" if c.hint else "")
-            for c in self.checks
-        ]
-        verdict = "everything needed is here" if self.ok else "something needed is missing"
-        return "\n".join([*lines, verdict])
-
-    def _repr_html_(self) -> str:
-        rows = "".join(
-            f"<tr><td>{MARKS[c.level]}</td><th style='text-align:left'>{html.escape(c.name)}</th>"
-            f"<td style='text-align:left'>{html.escape(c.found)}"
-            f"{'<br><em>' + html.escape(c.hint) + '</em>' if c.hint else ''}</td></tr>"
-            for c in self.checks
-        )
-        verdict = "everything needed is here" if self.ok else "something needed is missing"
-        return f"<table><caption>kforge doctor: {verdict}</caption><tbody>{rows}</tbody></table>"
-
 
 def examine(store: str | Path | None = None) -> Doctor:
     """Runs every check; builds the launch op and the runner (seconds, the first time only)."""
+    from kforge_nb.doctor_cuda import cuda_probes
+
     probes: list[tuple[str, Callable[[], Check]]] = [
         ("Python", _python),
         ("torch", _torch),
@@ -81,7 +36,7 @@ def examine(store: str | Path | None = None) -> Doctor:
         ("sandbox", _sandbox),
         ("notebook view", _view),
         ("store", lambda: _store(store)),
-        ("CUDA", _cuda),
+        *cuda_probes(),
         ("language model", _language_model),
     ]
     return Doctor(tuple(_guarded(name, probe) for name, probe in probes))
@@ -101,15 +56,8 @@ def _python() -> Check:
     return Check("Python", "ok", f"{platform.python_version()} ({sys.executable})")
 
 
-def _installed(package: str) -> str | None:
-    try:
-        return version(package)
-    except PackageNotFoundError:
-        return None
-
-
 def _torch() -> Check:
-    found = _installed("torch")
+    found = installed("torch")
     if found is None:
         return Check("torch", "missing", "not installed", "pip install 'torch>=2.11'")
     import torch
@@ -157,8 +105,12 @@ def _cpu() -> Check:
 def _launch_op() -> Check:
     from kforge_nb.guard import launch
 
-    launch.load()
-    return Check("launch op", "ok", "torch.ops.kforge.launch builds and loads")
+    found = launch.implementation()
+    words = "torch.ops.kforge.launch builds and loads"
+    if found != "c++":
+        words += f"; launches go through {found}, which costs the host two to three times as much"
+        return Check("launch op", "ok", words, "a C++ compiler makes them faster")
+    return Check("launch op", "ok", f"{words}; launches are {found}")
 
 
 def _runner() -> Check:
@@ -178,7 +130,7 @@ def _sandbox() -> Check:
 
 
 def _view() -> Check:
-    missing = [p for p in ("ipywidgets", "anywidget") if _installed(p) is None]
+    missing = [p for p in ("ipywidgets", "anywidget") if installed(p) is None]
     if missing:
         return Check("notebook view", "optional", "text only", f"pip install {' '.join(missing)}")
     from kforge_nb.view.live import why_no_widget
@@ -186,7 +138,7 @@ def _view() -> Check:
     cure = why_no_widget()
     if cure is not None:
         return Check("notebook view", "optional", "static pages instead of the live view", cure)
-    return Check("notebook view", "ok", f"live, with anywidget {_installed('anywidget')}")
+    return Check("notebook view", "ok", f"live, with anywidget {installed('anywidget')}")
 
 
 def _store(store: str | Path | None) -> Check:
@@ -200,20 +152,8 @@ def _store(store: str | Path | None) -> Check:
     return Check("store", "ok", f"{folder} can be written")
 
 
-def _cuda() -> Check:
-    import torch
-
-    if not torch.cuda.is_available():
-        return Check("CUDA", "optional", "no CUDA device seen by torch; kernels are for the CPU")
-    cupy = _installed("cupy-cuda13x") or _installed("cupy-cuda12x") or _installed("cupy")
-    name = torch.cuda.get_device_name()
-    if cupy is None:
-        return Check("CUDA", "optional", f"{name}, but no cupy", "pip install 'kforge-nb[cuda]'")
-    return Check("CUDA", "ok", f"{name}, cupy {cupy}, nvrtc {_installed('nvidia-cuda-nvrtc')}")
-
-
 def _language_model() -> Check:
-    client = _installed("openai")
+    client = installed("openai")
     key = "OPENAI_API_KEY is set" if os.environ.get("OPENAI_API_KEY") else "no OPENAI_API_KEY"
     if client is None:
         return Check(

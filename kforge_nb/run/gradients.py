@@ -9,7 +9,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from kforge_nb.errors import BadInput
-from kforge_nb.guard.backend import gradient_needed
+from kforge_nb.guard.backend import gradients_block
 
 if TYPE_CHECKING:
     from kforge_nb.workload.capture import Workload
@@ -19,12 +19,8 @@ __all__ = ["refuse_gradients"]
 
 def refuse_gradients(workload: Workload) -> None:
     """BadInput when a gradient may flow through every captured graph; the guard's own rule."""
-    if not workload.graphs:
+    if not workload.graphs or not gradients_block(workload):
         return
-    for graph in workload.graphs:
-        with graph.state.restored():
-            if not gradient_needed(graph.gm, graph.example_inputs):
-                return
     names = ", ".join(dict.fromkeys(graph.call.module_name for graph in workload.graphs))
     raise BadInput(
         f"{names} runs with gradients on, and kernels are used only where no gradient is needed, "

@@ -10,13 +10,10 @@ from __future__ import annotations
 from collections import Counter
 from typing import TYPE_CHECKING, Any
 
-from kforge_nb.compilers import cpp
-from kforge_nb.errors import MissingTool
+from kforge_nb.run.building import INSTALLABLE, build_for_model
 from kforge_nb.run.reload import target_of
-from kforge_nb.settings import cache_dir
 
 if TYPE_CHECKING:
-    from kforge_nb.candidates.candidate import Candidate
     from kforge_nb.guard.accepted import Accepted
     from kforge_nb.guard.decide import GuardReport
     from kforge_nb.run.conductor import Conductor
@@ -36,7 +33,7 @@ def guard_stage(conductor: Conductor) -> str:
     kernels = {
         work.index: _kernel(conductor.record, work.target, winners[work.index])
         for work in conductor.works
-        if work.index in winners
+        if work.index in winners and _installable(work, winners[work.index])
     }
     report = _measure(conductor, list(kernels.values())) if kernels else None
     conductor.control.checkpoint()
@@ -70,17 +67,12 @@ def _kernel(record: Record, target: Target, node_id: str) -> Accepted:
 
     evidence = record.store.node(record.id, node_id)["evaluation"]
     candidate = record.candidate(node_id)
-    return Accepted.of_target(target, candidate, _library(candidate), evidence)
+    return Accepted.of_target(target, candidate, build_for_model(candidate, target), evidence)
 
 
-def _library(candidate: Candidate) -> Any:
-    built = cpp.build(candidate.source, candidate.plan.kernels[0].name, cache=cache_dir() / "cpp")
-    if isinstance(built, cpp.CompileFailed):
-        raise MissingTool(
-            f"an accepted kernel ({candidate.title}) does not compile any more: {built.distilled}; "
-            "was the compiler changed? `%kforge doctor` checks it"
-        )
-    return built.library
+def _installable(work: Work, node_id: str) -> bool:
+    """Whether the launch op runs it; a torch extension with host code it does not."""
+    return work.candidate(node_id).language in INSTALLABLE
 
 
 def _measure(conductor: Conductor, kernels: list[Accepted]) -> GuardReport:
@@ -155,6 +147,11 @@ def _decision(
         reason = f"kept original: no candidate was accepted ({verdicts or 'none judged'}; {why})"
         if row["record"].get("state") == "skipped":
             reason = f"kept original: {why}"
+        elif index in winners:
+            reason = (
+                "kept original: its winner is a torch extension, and only kernels with a launch "
+                "plan are installed; its source is in the run"
+            )
         empty = dict.fromkeys(("isolated", "in_model", "fidelity"))
         return {**base, **empty, "installed": False, "reason": reason}
     return {**decided.to_document(), **base}

@@ -41,11 +41,11 @@ def test_a_check_that_crashes_is_a_finding(monkeypatch, tmp_path):
     def broken():
         raise OSError("strange")
 
-    monkeypatch.setattr(room, "_cuda", broken)
+    monkeypatch.setattr(room, "_cpu", broken)
 
     found = room.examine(tmp_path)
 
-    line = next(c for c in found.checks if c.name == "CUDA")
+    line = next(c for c in found.checks if c.name == "CPU")
     assert line.level == "missing"
     assert "strange" in line.found
 
