@@ -51,8 +51,8 @@ class CudaCandidate(IsolatedCandidate):
         timed: slots of timed inputs, laid out for the target.
         binary: of :func:`kforge_nb.judge.cuda.binary.cuda_runner_binary`.
         limits: of time and memory.
-        library: the cubin, if it is known already; else :meth:`load` gets it.
-        flush: a cubin of :func:`kforge_nb.judge.cuda.flush.flush_cubin`.
+        cubin: the compiled code, if it is known already; else :meth:`load` gets it.
+        flush: a cubin of :func:`kforge_nb.judge.cuda.flush.build_flush`.
         device: number of the device as torch counts; that of the target if not given.
         driver: library of the CUDA driver; another one than the system's is for tests.
     """
@@ -65,7 +65,7 @@ class CudaCandidate(IsolatedCandidate):
         *,
         binary: Path,
         limits: CudaLimits,
-        library: Path | None = None,
+        cubin: Path | None = None,
         flush: Path | None = None,
         device: int | None = None,
         driver: str = DRIVER,
@@ -74,15 +74,15 @@ class CudaCandidate(IsolatedCandidate):
         self._cuda_layout = CudaOutputLayout(target.outputs)
         super().__init__(target, timed, self._cuda_layout)
         self._resolved = resolved
-        self._library = library
+        self._cubin = cubin
         self.kernels: dict[str, dict[str, int]] = {}
         try:
-            self.runner = CudaRunner(binary, library, self.regions, limits, number, flush, driver)
+            self.runner = CudaRunner(binary, cubin, self.regions, limits, number, flush, driver)
         except BaseException:
             self._release()
             raise
 
-    def load(self, resolved: ResolvedPlan | None = None, library: Path | None = None) -> bool:
+    def load(self, resolved: ResolvedPlan | None = None, cubin: Path | None = None) -> bool:
         """Load and bind; True if a system-call filter holds.
 
         ``kernels`` then has what the driver says of each kernel, ``runner.occupancy`` how many
@@ -95,7 +95,7 @@ class CudaCandidate(IsolatedCandidate):
         if plan is None:
             raise BadInput("a CUDA candidate was loaded without a plan")
         binding = make_binding(plan, self._in_layout, self._cuda_layout, self._timed.slots)
-        self.kernels = self.runner.load([call.name for call in plan.calls], library)
+        self.kernels = self.runner.load([call.name for call in plan.calls], cubin)
         self.runner.bind(binding)
         return self.runner.strict
 

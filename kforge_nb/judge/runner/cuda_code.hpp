@@ -101,7 +101,9 @@ struct Kernel {
 
 inline Module load_module(const std::string& image, const std::string& what) {
   Module module = nullptr;
-  check(driver.ModuleLoadData(&module, image.c_str()), "loading " + what, Fault::kCode);
+  check(driver.ModuleLoadData(&module, image.c_str()),
+        "loading " + what + " on sm_" + std::to_string(device.major) + std::to_string(device.minor),
+        Fault::kCode);
   return module;
 }
 

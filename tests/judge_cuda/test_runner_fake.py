@@ -1,0 +1,432 @@
+"""The whole CUDA runner, process and protocol included, on a driver whose device is the CPU."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from kforge_nb.candidates.candidate import Kernel, LaunchPlan, Scratch
+from kforge_nb.errors import BadInput, ContractBreach, MissingTool
+from kforge_nb.judge.cases import make_case
+from kforge_nb.judge.cuda.binary import cuda_facts, cuda_runner_binary
+from kforge_nb.judge.cuda.handle import CudaLimits, CudaRunner
+from kforge_nb.judge.cuda.session import CudaCandidate, device_index
+from kforge_nb.judge.evaluation import Verdict
+from kforge_nb.judge.protocol import HELD_CALLS
+from kforge_nb.judge.regions import Region
+from kforge_nb.judge.runner_handle import RunnerFailed
+from tests.judge.kernels import target_of
+from tests.judge_cuda.fakes import CODE, build_fake, on_device, one, plan_of, start, timed_of
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="runners need Linux")
+N = 1000
+
+
+@pytest.fixture(scope="session")
+def fake(tmp_path_factory) -> str:
+    return str(build_fake(tmp_path_factory.mktemp("fake")))
+
+
+@pytest.fixture(scope="session")
+def cubin(tmp_path_factory) -> Path:
+    path = tmp_path_factory.mktemp("code") / "kernel.cubin"
+    path.write_text(CODE)
+    return path
+
+
+@pytest.fixture(scope="module")
+def target():
+    torch.manual_seed(1)
+    return on_device(target_of(lambda x: x * 2.0, torch.randn(N)))
+
+
+@pytest.fixture(scope="module")
+def seen():
+    return [torch.randn(N)]
+
+
+@pytest.fixture(scope="module")
+def timed(target, seen):
+    inputs = timed_of(target, seen)
+    yield inputs
+    inputs.close()
+
+
+@pytest.fixture(scope="module")
+def case(target, seen):
+    return make_case(target.graph, "captured 0", seen)
+
+
+@pytest.fixture
+def run(target, timed, fake, cubin):
+    """Starts a candidate; it is ended with the test."""
+    opened: list[CudaCandidate] = []
+
+    def starter(plan: LaunchPlan, of=None, slots=None, code: Path = cubin, **limits):
+        made = start(of or target, slots or timed, plan, code, fake, **limits)
+        opened.append(made)
+        return made
+
+    yield starter
+    for made in opened:
+        made.__exit__(None, None, None)
+
+
+def test_a_right_candidate_is_right_twice(run, case):
+    """Inputs go up, outputs come down, and a second call over gaps gives the same bits."""
+    loaded = run(one("twice"))
+    assert loaded.load() is (loaded.runner.level >= 1)
+    checked = loaded.check([case])
+    assert checked.wrong is None
+    assert checked.repeatable is True
+    assert torch.equal(loaded.outputs()[0], case.inputs[0] * 2)
+
+
+def test_what_the_driver_says_of_a_kernel_arrives(run):
+    """Registers, block size and occupancy come from the status page."""
+    loaded = run(one("twice"))
+    loaded.load()
+    assert loaded.kernels["twice"]["registers"] == 16
+    assert loaded.kernels["twice"]["max_threads"] == 1024
+    assert loaded.kernels["twice"]["parameters"] == 3
+    assert loaded.runner.occupancy == [16]
+
+
+def test_it_starts_before_there_is_a_plan_or_code(target, timed, fake, cubin, case):
+    """A runner warms up while the compiler works; plan and code come with load."""
+    from kforge_nb.candidates.plan import resolve
+
+    plan = one("twice")
+    with CudaCandidate(
+        target, None, timed, binary=cuda_runner_binary(), limits=CudaLimits(), device=0, driver=fake
+    ) as early:
+        with pytest.raises(BadInput, match="without a plan"):
+            early.load()
+        early.load(resolve(plan, target.inputs, target.outputs), cubin)
+        assert early.check([case]).wrong is None
+
+
+def test_every_kind_of_argument_arrives(run, case):
+    """Integers and floats of both widths reach the kernel with their values."""
+    more = (f"i64:{2**40 + 3}", "i32:-7", "f32:1.5", "f64:0.1")
+    loaded = run(one("scalars", *more))
+    loaded.load()
+    assert loaded.check([case]).wrong is None
+
+
+def test_the_grid_arrives(run):
+    """A launch has the grid that the plan's expressions give."""
+    loaded = run(one("grid"))
+    loaded.load()
+    loaded.runner.run()
+    assert loaded.outputs()[0][:3].tolist() == [8.0, 2.0, 1.0]
+
+
+def _two_kernels(init: str) -> LaunchPlan:
+    return plan_of(
+        Kernel("partial", ("in0", "total", "i64:N"), ("1", "1", "1"), ("128", "1", "1")),
+        Kernel("apply", ("in0", "total", "out0", "i64:N"), ("8", "1", "1"), ("128", "1", "1")),
+        total=Scratch("float32", ("1",), init),
+    )
+
+
+@pytest.mark.parametrize("init", ["zero", "none"])
+def test_scratch_is_zero_only_where_it_was_asked_for(init, run, seen):
+    """Two kernels share scratch: zeroed before every call, or poisoned when it is not."""
+    total = on_device(target_of(lambda x: x + x.sum(), torch.randn(N)))
+    made = make_case(total.graph, "captured 0", seen)
+    loaded = run(_two_kernels(init), of=total)
+    loaded.load()
+    checked = loaded.check([made])
+    if init == "zero":
+        assert checked.wrong is None
+        assert checked.repeatable
+    else:
+        assert checked.wrong is not None
+        assert "NaN" in checked.wrong
+
+
+@pytest.mark.parametrize(
+    ("offset", "words"),
+    [("-1", "guard zone"), ("N", "guard zone"), ("N + 200", "guard zone"), ("N + 9000", "far")],
+)
+def test_writing_beside_the_output_is_seen(offset, words, run, case):
+    """Guard zones stand on both sides of every buffer, and wide ones around all of them."""
+    loaded = run(one("beside", f"i64:{offset}"))
+    loaded.load()
+    wrong = loaded.check([case]).wrong
+    assert wrong is not None
+    assert words in wrong
+
+
+@pytest.mark.parametrize("offset", ["-1", "1", "64"])
+def test_writing_beside_scratch_is_seen(offset, run, case):
+    """Guard zones of the scratch come back although the scratch itself does not."""
+    plan = plan_of(
+        Kernel("overrun", ("in0", "s", "i64:N", f"i64:{offset}", "out0")),
+        s=Scratch("float32", ("1",), "none"),
+    )
+    loaded = run(plan)
+    loaded.load()
+    wrong = loaded.check([case]).wrong
+    assert wrong is not None
+    assert "guard zone" in wrong
+
+
+def test_a_changed_input_is_seen(run, case):
+    """What a candidate does to its inputs is found by comparing them after the call."""
+    loaded = run(one("vandal"))
+    loaded.load()
+    assert loaded.check([case]).wrong == "it wrote to its input in0 on captured 0"
+
+
+def test_trusting_what_the_output_memory_holds_is_seen(run, case):
+    """A call that looks at the ends of an earlier result leaves the gaps in it."""
+    loaded = run(one("trusting"))
+    loaded.load()
+    wrong = loaded.check([case]).wrong
+    assert wrong is not None
+    assert "unwritten" in wrong
+
+
+def test_an_unsteady_candidate_is_not_repeatable(run, case):
+    """Two calls on the same inputs are compared bit by bit."""
+    loaded = run(one("restless"))
+    loaded.load()
+    assert loaded.check([case]).repeatable is False
+
+
+BROKEN = {
+    "illegal": (Verdict.CRASHED, "CUDA_ERROR_ILLEGAL_ADDRESS"),
+    "trap": (Verdict.CRASHED, "CUDA_ERROR_LAUNCH_FAILED"),
+    "hang": (Verdict.TIMED_OUT, "no answer within"),
+    "dies": (Verdict.CRASHED, "SIGSEGV"),
+}
+
+
+@pytest.mark.parametrize("name", BROKEN)
+def test_a_broken_candidate_costs_only_itself(name, run, case):
+    """Each way of breaking ends in words and a dead process, and the next candidate is fine."""
+    verdict, words = BROKEN[name]
+    loaded = run(one(name), call_seconds=1.0)
+    loaded.load()
+    with pytest.raises(RunnerFailed) as caught:
+        loaded.check([case])
+    assert caught.value.verdict is verdict
+    assert words in caught.value.reason
+    loaded.__exit__(None, None, None)
+    assert not Path(f"/proc/{loaded.runner.child.pid}").exists()
+    good = run(one("twice"))
+    good.load()
+    assert good.check([case]).wrong is None
+
+
+def test_a_broken_context_fails_every_later_command(run, case):
+    """Errors of a context stay: nothing that follows is taken for a result."""
+    loaded = run(one("trap"))
+    loaded.load()
+    for _ in range(2):
+        with pytest.raises(RunnerFailed, match="LAUNCH_FAILED"):
+            loaded.check([case])
+
+
+REFUSED = {
+    "parameters": (one("scale"), "takes 4 parameters, but the plan gives 3"),
+    "size of a parameter": (one("scale", "f64:2"), "has 4 bytes, but the plan gives one of 8"),
+    "shared memory": (one("twice", shared="150000"), "150000 bytes of shared memory"),
+    "threads": (one("twice", block="2048"), "at most 1024 threads"),
+}
+
+
+@pytest.mark.parametrize("what", REFUSED)
+def test_a_plan_that_does_not_fit_is_refused(what, run):
+    """What the code or the device cannot do is said before anything is launched."""
+    plan, words = REFUSED[what]
+    with pytest.raises(RunnerFailed) as caught:
+        run(plan).load()
+    assert caught.value.verdict is Verdict.REFUSED
+    assert words in caught.value.reason
+
+
+def test_much_shared_memory_is_asked_for(run, case):
+    """More than 48 KB of dynamic shared memory works where the device has it."""
+    loaded = run(one("twice", shared="90000"))
+    loaded.load()
+    assert loaded.check([case]).wrong is None
+
+
+def test_code_that_cannot_be_loaded(run, tmp_path):
+    """Another architecture, a missing kernel and rubbish each say what is the matter."""
+    other = tmp_path / "other.cubin"
+    other.write_text(CODE.replace("sm_90", "sm_80"))
+    rubbish = tmp_path / "rubbish.cubin"
+    rubbish.write_bytes(b"\x7fELF rubbish")
+    for code, plan, words in (
+        (other, one("twice"), "NO_BINARY_FOR_GPU .*sm_90"),
+        (rubbish, one("twice"), "INVALID_IMAGE"),
+        (None, one("absent"), "NOT_FOUND.*absent"),
+    ):
+        with pytest.raises(RunnerFailed, match=words) as caught:
+            run(plan, **({"code": code} if code else {})).load()
+        assert caught.value.verdict is Verdict.COMPILE_FAILED
+
+
+def test_memory_beyond_the_limit_is_refused(run):
+    """A layout over the limit is the plan's fault and says what takes how much."""
+    with pytest.raises(RunnerFailed, match=r"scratch 1 MiB.*the limit is 1 MiB") as caught:
+        run(one("twice"), device_memory=1 << 20).load()
+    assert caught.value.verdict is Verdict.REFUSED
+
+
+def test_memory_that_is_not_there_decides_nothing(run):
+    """A full device is nobody's fault: undecided, with what is free."""
+    plan = plan_of(*one("twice").kernels, big=Scratch("float32", ("1024 * 1024 * 20",), "none"))
+    with pytest.raises(RunnerFailed, match="are free") as caught:
+        run(plan).load()
+    assert caught.value.verdict is Verdict.UNDECIDED
+
+
+def test_without_a_driver_it_is_said(target, timed, cubin):
+    """No driver is a missing tool, not a candidate's failure."""
+    with pytest.raises(MissingTool, match="no CUDA driver here"):
+        start(target, timed, one("twice"), cubin, "libnosuchcuda.so.1")
+    unconfined = CudaLimits(sandboxed=False)
+    regions = tuple(Region(1 << 16, "t") for _ in range(3))
+    runner = CudaRunner(cuda_runner_binary(), cubin, regions, unconfined, driver="libnone.so.1")
+    try:
+        with pytest.raises(MissingTool, match="no CUDA driver here"):
+            runner.load(["twice"])
+    finally:
+        runner.close()
+        for region in regions:
+            region.close()
+
+
+def test_the_sandbox_is_tried_once_and_reported(fake, run):
+    """The strictest level under which the driver works is found by trying, and then used."""
+    facts = cuda_facts(0, fake)
+    assert facts["arch"] == "sm_90"
+    assert facts["name"] == 'A "fake" device'
+    loaded = run(one("twice"))
+    assert loaded.load() is True
+    status = Path(f"/proc/{loaded.runner.child.pid}/status").read_text()
+    assert "NoNewPrivs:\t1" in status
+    assert "Seccomp:\t2" in status
+    assert loaded.runner.level == facts["level"]
+
+
+def test_replays_compute_on_their_own_slots(run, timed):
+    """Call i of a graph reads slot i and writes set i modulo the sets; the last ones can be had."""
+    loaded = run(one("scale", "f32:3"))
+    loaded.load()
+    calls = timed.slots + 2
+    loaded.runner.upload(0, timed.slots)
+    loaded.runner.prepare(calls)
+    for replays in (1, 3):
+        wall, device = loaded.runner.batch(replays)
+        assert 0 < device <= wall
+    for age in range(HELD_CALLS):
+        (out,) = loaded.fetch(age)
+        (given,) = timed.snapshot((calls - 1 - age) % timed.slots)
+        assert torch.equal(out, given * 3)
+    with pytest.raises(RunnerFailed, match="no such call"):
+        loaded.fetch(HELD_CALLS)
+
+
+def test_new_values_reach_the_replays(run, target, seen):
+    """Slots that changed are uploaded again, also across the end of the row."""
+    import random
+
+    slots = timed_of(target, seen)
+    try:
+        loaded = run(one("twice"), slots=slots)
+        loaded.load()
+        loaded.runner.upload(0, slots.slots)
+        loaded.runner.prepare(slots.slots)
+        slots.renew(slots.slots - 1, 2, random.Random(3))
+        loaded.runner.upload(slots.slots - 1, 2)
+        loaded.runner.batch(1)
+        assert torch.equal(loaded.fetch(0)[0], slots.snapshot(slots.slots - 1)[0] * 2)
+        loaded.runner.hot(1)
+        assert torch.equal(loaded.fetch(0)[0], slots.snapshot(0)[0] * 2)
+    finally:
+        slots.close()
+
+
+def test_an_empty_replay_computes_nothing(run, timed):
+    """The graph without calls wipes the outputs and leaves them so."""
+    loaded = run(one("twice"))
+    loaded.load()
+    loaded.runner.upload(0, timed.slots)
+    loaded.runner.prepare(3)
+    loaded.runner.batch(1)
+    assert torch.equal(loaded.fetch(0)[0], timed.snapshot(2)[0] * 2)
+    loaded.runner.batch(1, empty=True)
+    assert bool(loaded.fetch(0)[0].isnan().all())
+
+
+def test_timed_calls_do_not_find_their_results(run, timed):
+    """Outputs are wiped before every call of a graph, so that none finds an earlier result."""
+    loaded = run(one("finds"))
+    loaded.load()
+    loaded.runner.upload(0, timed.slots)
+    loaded.runner.prepare(4)
+    loaded.runner.batch(3)
+    assert torch.equal(loaded.fetch(0)[0], timed.snapshot(3)[0] * 2)
+
+
+def test_writing_beside_the_output_when_timed_is_suspicious(run, timed):
+    """Guard zones stand around the outputs of timed calls too."""
+    loaded = run(one("beside", "i64:N"))
+    loaded.load()
+    loaded.runner.upload(0, timed.slots)
+    loaded.runner.prepare(4)
+    loaded.runner.batch(1)
+    with pytest.raises(RunnerFailed, match="guard zone") as caught:
+        loaded.fetch(0)
+    assert caught.value.verdict is Verdict.SUSPICIOUS
+
+
+def test_a_hang_in_timed_calls_is_ended(run):
+    """A batch has a time limit of its own."""
+    loaded = run(one("hang"))
+    loaded.load()
+    loaded.runner.prepare(2)
+    with pytest.raises(RunnerFailed, match="in timed calls") as caught:
+        loaded.runner.batch(1, seconds=0.3)
+    assert caught.value.verdict is Verdict.TIMED_OUT
+
+
+def test_hot_calls_and_pings_take_time(run, timed):
+    """Host-side call time is a figure of its own, and an empty exchange can be measured."""
+    loaded = run(one("twice"))
+    loaded.load()
+    loaded.runner.upload(0, timed.slots)
+    assert 0 < loaded.runner.hot(20) < 0.1
+    assert 0 < loaded.runner.ping() < 0.1
+
+
+def test_commands_out_of_order_are_errors(run):
+    """A batch before any graph, and graphs of no calls, are answered with words."""
+    loaded = run(one("twice"))
+    loaded.load()
+    with pytest.raises(RunnerFailed, match="no graph"):
+        loaded.runner.batch(1)
+    with pytest.raises(RunnerFailed, match="a graph holds"):
+        loaded.runner.prepare(0)
+
+
+def test_no_thread_count_for_cuda(run):
+    """An argument that only C++ kernels take breaks the contract."""
+    with pytest.raises(ContractBreach, match="nthreads"):
+        run(one("twice", "i32:nthreads")).load()
+
+
+def test_device_names():
+    """Numbers come from torch's names; other devices are bad input."""
+    assert (device_index("cuda"), device_index("cuda:3")) == (0, 3)
+    with pytest.raises(BadInput, match="no CUDA device"):
+        device_index("cpu")
