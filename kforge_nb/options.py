@@ -13,6 +13,7 @@ from dataclasses import MISSING, dataclass, field, fields
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
+from kforge_nb.backends import BACKENDS
 from kforge_nb.errors import BadInput
 
 if TYPE_CHECKING:
@@ -58,9 +59,17 @@ class OptimizeOptions:
     )
     backend: str = _option(
         "auto",
-        "what compiles candidates: cpp_extension (C++) or cupy (CUDA); auto follows the model",
+        "what compiles candidates: cpp (C++ with a plan, on the CPU), cupy_raw (CUDA with a plan, "
+        "on a GPU) or cuda_extension (a torch extension with host code, which needs "
+        "--allow-host-code); auto takes the first that fits the model's device",
         str,
-        choices=("auto", "cpp_extension", "cupy"),
+        choices=("auto", *BACKENDS),
+    )
+    allow_host_code: bool = _option(
+        False,
+        "judge torch extensions too: their host code runs in a confined process, and can do there "
+        "what it wants; without it they are refused",
+        bool,
     )
     budget: int = _option(60, "at most so many candidates are judged", int, low=0)
     max_cost: float | None = _option(

@@ -40,7 +40,7 @@ class Settings:
     (None: no such limit). ``patience`` is how many judged candidates without a better one end a
     target's search; ``roofline_stop`` is the share of the roofline at which a target is done;
     ``min_share`` leaves out targets that take less of the workload's time. ``memory_limit`` bounds
-    the captured inputs held in memory.
+    the captured inputs held in memory. ``allow_host_code`` lets torch extensions be judged.
     """
 
     granularity: Literal["op", "module", "region"] = "region"
@@ -59,6 +59,7 @@ class Settings:
     language: str = "auto"
     engine: str = "local"
     workers: int = 1
+    allow_host_code: bool = False
 
     def __post_init__(self) -> None:
         _one_of("granularity", self.granularity, GRANULARITIES)

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from kforge_nb.candidates.candidate import Kernel, Language, LaunchPlan, Scratch
 from kforge_nb.candidates.expressions import RESERVED, Value, evaluate, names
+from kforge_nb.candidates.extension import check_extension_plan
 from kforge_nb.errors import ContractBreach
 
 if TYPE_CHECKING:
@@ -224,6 +225,8 @@ def validate(
     outputs: Sequence[TensorSpec],
 ) -> None:
     """Check a plan against the contract and a target's variant; raises ContractBreach."""
+    if language == "cuda_extension":
+        check_extension_plan(plan, inputs, outputs)
     _check_names(plan, inputs, outputs)
     if language == "cpp":
         _check_cpp(plan)

@@ -36,6 +36,8 @@ __all__ = [
     "cache_key",
     "device_arch",
     "find_nvrtc",
+    "kernel_resources",
+    "wheel_folders",
 ]
 
 OPTIONS = ("-std=c++17", "--device-as-default-execution-space", "--ptxas-options=-v")
@@ -106,7 +108,7 @@ def find_nvrtc() -> Nvrtc:
 
 @lru_cache(maxsize=4)
 def _find(home: str) -> Nvrtc:
-    roots = [*_wheel_folders(), *([Path(home)] if home else []), Path("/usr/local/cuda")]
+    roots = [*wheel_folders(), *([Path(home)] if home else []), Path("/usr/local/cuda")]
     include = tuple(h for r in roots for h in [r / "include"] if (h / "cuda_bf16.h").exists())
     for root in roots:
         for folder in (root / "lib", root / "lib64", root / "bin"):
@@ -117,7 +119,7 @@ def _find(home: str) -> Nvrtc:
     raise MissingTool(f"no NVRTC library was found, so CUDA cannot be compiled. Install: {INSTALL}")
 
 
-def _wheel_folders() -> list[Path]:
+def wheel_folders() -> list[Path]:
     """Folders of NVIDIA's wheels that may hold a library or headers, newest CUDA first."""
     try:
         spec = importlib.util.find_spec("nvidia")
@@ -252,7 +254,7 @@ def _compile(
     _check_arch(arch, answer, nvrtc)
     if answer["status"] != 0:
         return CompileFailed(answer["log"], _distil(answer, source), False, answer["seconds"])
-    resources = _resources(answer["log"])
+    resources = kernel_resources(answer["log"])
     image = (folder / CUBIN_NAME).read_bytes()
     missing = [name for name in entries if f".text.{name}\0".encode() not in image]
     if missing:
@@ -307,7 +309,7 @@ def _distil(answer: dict[str, Any], source: str) -> str:
     return "\n".join(found[:_MAX_ERRORS]) + (f"\n… and {more} more" if more > 0 else "")
 
 
-def _resources(log: str) -> dict[str, Resources]:
+def kernel_resources(log: str) -> dict[str, Resources]:
     """What the assembler reported of each kernel."""
     found: dict[str, Resources] = {}
     name, stack, stores, loads = "", 0, 0, 0

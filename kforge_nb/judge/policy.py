@@ -19,7 +19,15 @@ from typing import Literal
 from kforge_nb.compilers.cpp import CompileFailed, preprocess
 from kforge_nb.judge.elf import Library, read_library
 
-__all__ = ["ALLOWED_HEADERS", "Finding", "inspect_library", "scan_source"]
+__all__ = [
+    "ALLOWED_HEADERS",
+    "FORBIDDEN_CALLS",
+    "Finding",
+    "gravest_first",
+    "inspect_library",
+    "scan_source",
+    "without_comments",
+]
 
 Kind = Literal["breach", "suspicion", "library"]
 
@@ -63,8 +71,10 @@ _CALLS = {
     "changes OpenMP for others": "omp_set_num_threads omp_set_dynamic omp_set_nested "
     "omp_set_max_active_levels omp_set_schedule",
 }
-_FUNCTIONS = {name: why for why, names in _CALLS.items() for name in names.split()}
-_CALL = re.compile(r"(?<![\w.>])(" + "|".join(map(re.escape, _FUNCTIONS)) + r")\s*\(")
+FORBIDDEN_CALLS = {name: why for why, names in _CALLS.items() for name in names.split()}
+"""Functions that no kernel needs, each with what it does."""
+
+_CALL = re.compile(r"(?<![\w.>])(" + "|".join(map(re.escape, FORBIDDEN_CALLS)) + r")\s*\(")
 _OBJECT = re.compile(r"\b(std\s*::\s*(?:cout|cerr|thread|jthread|async|ifstream|ofstream|mt19937)|"
                      r"environ|random_device)\b")  # fmt: skip
 _ASSEMBLER = re.compile(r"\b(asm|__asm|__asm__)\b")
@@ -134,7 +144,7 @@ def scan_source(source: str) -> list[Finding]:
     Raises:
         MissingTool: there is no compiler to preprocess with.
     """
-    plain = _without_comments(source)
+    plain = without_comments(source)
     findings = list(_headers(plain))
     findings += _directives(plain)
     bare = _without_strings(plain)
@@ -142,13 +152,13 @@ def scan_source(source: str) -> list[Finding]:
     expanded = preprocess(_without_includes(source))
     if not isinstance(expanded, CompileFailed):
         known = {f.what for f in findings}
-        hidden = _names(_without_strings(_without_comments(expanded)))
+        hidden = _names(_without_strings(without_comments(expanded)))
         findings += [
             Finding(f.kind, f.what + " (seen after the preprocessor)")
             for f in hidden
             if f.what not in known
         ]
-    return _gravest_first(findings)
+    return gravest_first(findings)
 
 
 def inspect_library(path: Path, entry: str) -> list[Finding]:
@@ -161,10 +171,11 @@ def inspect_library(path: Path, entry: str) -> list[Finding]:
     findings = [*_imports(library), *_state(library)]
     if entry not in library.defines:
         findings.append(Finding("breach", f"the library does not define {entry}"))
-    return _gravest_first(findings)
+    return gravest_first(findings)
 
 
-def _gravest_first(findings: Iterable[Finding]) -> list[Finding]:
+def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
+    """Breaches, then library calls, then suspicions."""
     order = {"breach": 0, "library": 1, "suspicion": 2}
     return sorted(findings, key=lambda f: order[f.kind])
 
@@ -180,7 +191,7 @@ _TOKEN = re.compile(
 )
 
 
-def _without_comments(source: str) -> str:
+def without_comments(source: str) -> str:
     """Comments become blanks; a line splice is undone first but lines keep their numbers."""
     joined = re.sub(r"((?:[^\n]*\\\n)+)([^\n]*\n?)", _splice, source)
     return _TOKEN.sub(lambda m: _blank(m[0]) if m[0].startswith("/") else m[0], joined)
@@ -204,7 +215,7 @@ def _without_strings(text: str) -> str:
 
 
 def _without_includes(source: str) -> str:
-    return _INCLUDE.sub("", _without_comments(source))
+    return _INCLUDE.sub("", without_comments(source))
 
 
 def _headers(text: str) -> Iterable[Finding]:
@@ -235,7 +246,7 @@ def _names(text: str) -> list[Finding]:
     for match in _CALL.finditer(text):
         if _defined_here(match[1], text):  # its own helper; the symbols of the library agree
             continue
-        what = f"calls {match[1]}: {_FUNCTIONS[match[1]]}"
+        what = f"calls {match[1]}: {FORBIDDEN_CALLS[match[1]]}"
         findings.append(Finding("breach", what, _line(text, match.start())))
     for pattern, kind, words in _PATTERNS:
         for match in pattern.finditer(text):

@@ -7,6 +7,8 @@ Without a plan, one is read off the only ``extern "C"`` function:
 - a last ``int`` or ``int32_t`` is the number of threads;
 - other scalars must say what they are, in a comment: ``// kforge: n = numel(in0)``;
 - so must other pointers: ``// kforge: scratch tmp = float32[n, 2]`` (and ``zero`` if it must be).
+
+A torch extension (``backend="cuda_extension"``) defines ``forward`` and has no other plan.
 """
 
 from __future__ import annotations
@@ -15,7 +17,8 @@ import re
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kforge_nb.candidates.candidate import Candidate, Kernel, LaunchPlan, Scratch
+from kforge_nb.candidates.candidate import Candidate, Kernel, Language, LaunchPlan, Scratch
+from kforge_nb.candidates.extension import extension_candidate
 from kforge_nb.candidates.plan import plan_from_document, validate
 from kforge_nb.errors import ContractBreach
 from kforge_nb.proposers.protocol import Refusal, Request
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 __all__ = ["ManualProposer", "derive_plan", "manual_candidate"]
 
 _ENTRY = re.compile(r'extern\s*"C"\s*void\s+([A-Za-z]\w*)\s*\(([^)]*)\)', re.ASCII)
+_TENSORS = r"(?:std\s*::\s*)?vector\s*<\s*(?:at|torch)\s*::\s*Tensor\s*>"
+_FORWARD = re.compile(rf"{_TENSORS}\s+forward\s*\(\s*{_TENSORS}\s*\w*\s*\)\s*\{{", re.ASCII)
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
 _SYMBOL = re.compile(r"^\s*//\s*kforge:\s*([A-Za-z]\w*)\s*=\s*(.+?)\s*$", re.ASCII | re.MULTILINE)
 _SCRATCH = re.compile(
@@ -74,20 +79,43 @@ def _breach(candidate: Candidate, target: Target) -> str | None:
 
 
 def manual_candidate(
-    source: str, plan: LaunchPlan | Mapping[str, Any] | None, target: Target
+    source: str,
+    plan: LaunchPlan | Mapping[str, Any] | None,
+    target: Target,
+    language: Language = "cpp",
 ) -> Candidate:
-    """A C++ candidate from source and plan; without a plan, :func:`derive_plan` reads one.
+    """A candidate from source and plan; without a plan, :func:`derive_plan` reads one.
+
+    Args:
+        source: C++, or CUDA C++ for ``cuda`` and, on a GPU, ``cuda_extension``.
+        plan: how it is launched; ``cuda`` needs one, ``cuda_extension`` has only one.
+        target: what it computes.
+        language: what the source is.
 
     Raises:
         ContractBreach: no plan can be derived, or the plan does not fit the target.
     """
+    origin = {"proposer": "manual"}
+    if language == "cuda_extension" and plan is None:
+        _check_forward(source)
+        return extension_candidate(source, target.inputs, target.outputs, origin)
+    if plan is None and language == "cuda":
+        raise ContractBreach("a CUDA kernel needs a plan, which says its grid and block")
     if plan is None:
         plan = derive_plan(source, target)
     elif not isinstance(plan, LaunchPlan):
         plan = plan_from_document(plan)
-    validate(plan, "cpp", target.inputs, target.outputs)
-    title = plan.kernels[0].name
-    return Candidate("cpp", source, plan, title=title, origin={"proposer": "manual"})
+    validate(plan, language, target.inputs, target.outputs)
+    return Candidate(language, source, plan, title=plan.kernels[0].name, origin=origin)
+
+
+def _check_forward(source: str) -> None:
+    if not _FORWARD.search(_COMMENT.sub(" ", source)):
+        raise ContractBreach(
+            "a torch extension defines "
+            "std::vector<at::Tensor> forward(std::vector<at::Tensor> inputs) { … }, and this "
+            "source does not"
+        )
 
 
 def derive_plan(source: str, target: Target) -> LaunchPlan:

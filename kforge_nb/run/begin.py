@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from kforge_nb.errors import BadInput, KForgeError, MissingTool
+from kforge_nb.backends import check_backend, unfit
+from kforge_nb.errors import BadInput, KForgeError
 from kforge_nb.options import OptimizeOptions
 from kforge_nb.run import live, reload
 from kforge_nb.run.choice import Choice, choose_targets, trusted_headroom
 from kforge_nb.run.conductor import Conductor
+from kforge_nb.run.devices import device_of_targets, device_of_workload, elsewhere
 from kforge_nb.run.guarding import winner_of
 from kforge_nb.run.handle import Run
 from kforge_nb.run.record import Record, open_store, versions
@@ -23,10 +25,13 @@ from kforge_nb.store.records import check_name
 from kforge_nb.targets.document import target_to_document
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from kforge_nb.judge.evaluation import Evaluation
     from kforge_nb.profile.table import Profile
     from kforge_nb.run.control import Handed
     from kforge_nb.store.store import Store
+    from kforge_nb.targets.target import Target
 
 __all__ = ["DryRun", "begin", "go_on", "one_more"]
 
@@ -69,13 +74,21 @@ def begin(fn: Callable[[], Any], options: OptimizeOptions) -> Run | DryRun:
     store = None if options.dry_run else open_store(options.store)
     if store is not None and options.name is not None:
         _check_free(store, options.name)
-    tools = make_tools(options)
-    workload = capture_graphs(watch(fn))
-    refuse_gradients(workload)
+    workload = watch(fn)
+    device = device_of_workload(workload)
+    _check_backend(options, {device})
+    tools = make_tools(options, device)
+    refuse_gradients(capture_graphs(workload))
     profiled = profile(workload, granularity=options.granularity, seconds=PROFILE_S)
     targets = {row.index: row.target for row in profiled.rows}
     choices = choose_targets(
-        profiled.rows, options, lambda index: tools.proposer.supports(targets[index])
+        profiled.rows,
+        options,
+        lambda index: (
+            elsewhere(targets[index], device)
+            or unfit(options.backend, device)
+            or tools.proposer.supports(targets[index])
+        ),
     )
     if store is None:
         return _dry_run(profiled, choices, options)
@@ -96,9 +109,9 @@ def go_on(run: Run, fn: Callable[[], Any] | None) -> Run:
     works = reload.works_of(record)
     if record.run["state"] == "done":
         _check_news(record, works)
-    record.store.claim(record.id)
     options = OptimizeOptions.of(record.run["options"])
-    tools = make_tools(options)
+    tools = make_tools(options, device_of_targets(work.target for work in works))
+    record.store.claim(record.id)
     workload = run.workload if fn is None else reload.watch_again(fn, works)
     before = float(record.store.entry(record.id, "seconds", 0.0))
     Conductor(record, works, options, workload, tools, before).start()
@@ -107,13 +120,14 @@ def go_on(run: Run, fn: Callable[[], Any] | None) -> Run:
 
 def one_more(record: Record, handed: Handed) -> Evaluation:
     """Judges one candidate of a run that has ended, and ends again in the state it was in."""
-    record.store.claim(record.id)
     options = OptimizeOptions.of({**record.run["options"], "budget": 0})
     before = record.run
     works = reload.works_of(record)
     if handed.target not in {work.index for work in works}:
         raise BadInput(f"target {handed.target} of run {before['name']} was not taken for search")
-    conductor = Conductor(record, works, options, None, make_tools(options))
+    tools = make_tools(options, device_of_targets(work.target for work in works))
+    record.store.claim(record.id)
+    conductor = Conductor(record, works, options, None, tools)
     return conductor.judge_one(handed, before["state"], before["state_reason"])
 
 
@@ -128,17 +142,16 @@ def _check_news(record: Record, works: list[Work]) -> None:
     )
 
 
-def _check_backend(options: OptimizeOptions) -> None:
-    if options.backend != "cupy":
-        return
+def _check_backend(options: OptimizeOptions, devices: Collection[str] = ()) -> None:
     import torch
 
-    if not torch.cuda.is_available():
-        raise MissingTool(
-            "--backend cupy needs a CUDA device, and torch sees none on this machine; leave the "
-            "option out to optimise for the CPU"
-        )
-    raise BadInput("this version writes kernels for the CPU only; leave --backend out")
+    check_backend(
+        options.backend,
+        gpu=torch.cuda.is_available(),
+        allow_host_code=options.allow_host_code,
+        proposer=options.proposer,
+        devices=devices,
+    )
 
 
 def _check_free(store: Store, name: str) -> None:
@@ -187,13 +200,21 @@ def _write_down(
     return record, works
 
 
+def _written(target: Target, folder: Path) -> dict[str, Any]:
+    """The target's document, its inputs in ``folder``; a GPU's memory is given back."""
+    document = target_to_document(target, folder)
+    if target.captured is not None and target.device != "cpu":
+        target.captured.leave_in(folder / document["captured"])
+    return document
+
+
 def _add_target(record: Record, row: Any, document: dict[str, Any], choice: Choice) -> Work | None:
     """Stores one target; its work, unless it is skipped (or cannot be written down)."""
     files: dict[str, Any] = {}
     state, reason = ("waiting", "") if choice.taken else ("skipped", choice.reason)
     if choice.taken:
         try:
-            files = {"document": target_to_document(row.target, record.folder / "inputs")}
+            files = {"document": _written(row.target, record.folder / "inputs")}
         except KForgeError as error:
             state, reason = "skipped", str(error)
     entry = {**document, "state": state, "state_reason": reason, "best": None}

@@ -6,6 +6,7 @@ import shutil
 from typing import TYPE_CHECKING, Any
 
 from kforge_nb.run.conductor import Tools
+from kforge_nb.run.devices import check_tools, facts_for
 
 if TYPE_CHECKING:
     from kforge_nb.judge.judge import Judge
@@ -15,17 +16,17 @@ if TYPE_CHECKING:
 __all__ = ["make_tools"]
 
 
-def make_tools(options: OptimizeOptions) -> Tools:
-    """What the options ask for, on this machine.
+def make_tools(options: OptimizeOptions, device: str) -> Tools:
+    """What the options ask for, on this machine, for targets on ``device``.
 
-    Raises MissingTool where there is no C++ compiler, so that a run does not begin in vain.
+    Raises MissingTool where a compiler, the device or its driver is not here, so that a run does
+    not begin in vain.
     """
-    from kforge_nb.compilers.cpp import find_compiler
     from kforge_nb.proposers.recipes import RecipeProposer
     from kforge_nb.run.guarding import guard_stage
 
-    find_compiler()
-    return Tools(_judge(options), RecipeProposer(), guard_stage, _device())
+    check_tools(device)
+    return Tools(_judge(options), RecipeProposer(), guard_stage, facts_for(device))
 
 
 def _judge(options: OptimizeOptions) -> Any:
@@ -40,17 +41,10 @@ def _judge(options: OptimizeOptions) -> Any:
             seed=options.seed,
             threads=torch.get_num_threads(),
             patience=options.patience,
+            allow_host_code=options.allow_host_code,
         )
         folder = record.folder / "judge"
         shutil.rmtree(folder, ignore_errors=True)  # what a killed session left behind
         return Judge(settings, folder)
 
     return opened
-
-
-def _device() -> dict[str, Any]:
-    """Plain facts with the calibrated bandwidth, as proposers and readers need them."""
-    from kforge_nb.profile.calibration import calibrate
-    from kforge_nb.profile.device import facts
-
-    return {**facts(), "bandwidth_gbs": calibrate().bandwidth_gbs}

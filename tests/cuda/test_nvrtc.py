@@ -125,7 +125,7 @@ def test_bad_requests_are_refused(nvrtc_cache: Path) -> None:
 
 def test_without_nvrtc_one_line_says_what_to_install(monkeypatch: pytest.MonkeyPatch) -> None:
     """No library anywhere is a MissingTool with the install command."""
-    monkeypatch.setattr(nvrtc, "_wheel_folders", list)
+    monkeypatch.setattr(nvrtc, "wheel_folders", list)
     monkeypatch.setattr(nvrtc.Path, "glob", lambda *_: iter(()))
     nvrtc._find.cache_clear()
     with pytest.raises(MissingTool, match="pip install") as caught:

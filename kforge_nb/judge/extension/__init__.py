@@ -1,0 +1,1 @@
+"""Judging torch extensions: host code in a process of its own, the weakest kind of candidate."""
