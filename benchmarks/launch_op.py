@@ -3,10 +3,10 @@
 ``python -m benchmarks.launch_op [--seconds S] [--json [FILE]]``
 
 On the CPU: softmax 64x64 float32, one thread. On a GPU, where there is one: softmax 64x1024
-bfloat16, through the compiled op and through CuPy, each in a process of its own. A GPU's figures are
-host time: a batch of calls is enqueued, so few that the launch queue never fills, and waited for
-outside the clock. Dynamo's host time for a model call is a row of its own: a small module compiled
-with kforge and no kernel, less the module itself.
+bfloat16, through the compiled op and through CuPy, each in a process of its own. A GPU's figures
+are host time: a batch of calls is enqueued, so few that the launch queue never fills, and waited
+for outside the clock. Dynamo's host time for a model call is a row of its own: a small module
+compiled with kforge and no kernel, less the module itself.
 """
 
 from __future__ import annotations
