@@ -86,7 +86,8 @@ std::string quoted(const std::string& text) {
   return out + "\"";
 }
 
-// Everything of the driver that judging uses except kernels; JSON on standard output.
+// Everything of the driver that judging uses except kernels; JSON on standard output, and why a
+// level does not work on standard error.
 bool try_level(int level, const char* library, int index) {
   try {
     if (!confine(level, library)) return false;
@@ -105,6 +106,7 @@ bool try_level(int level, const char* library, int index) {
            device.total, device.l2, device.shared, device.multiprocessors,
            device.pageable ? "true" : "false", seconds);
   } catch (const Failure& failure) {
+    fprintf(stderr, "level %d: %s\n", level, failure.text.c_str());
     if (level > kPlain) return false;
     printf("{\"level\": -1, \"error\": %s}\n", quoted(failure.text).c_str());
   }
