@@ -251,6 +251,15 @@ def test_a_plan_that_does_not_fit_is_refused(what, run):
     assert words in caught.value.reason
 
 
+def test_local_memory_that_is_not_there_is_the_kernels_fault(run, case):
+    """A launch for which the driver finds no memory is refused with what the kernel takes."""
+    loaded = run(one("sprawling"))
+    loaded.load()
+    with pytest.raises(RunnerFailed, match="local memory") as caught:
+        loaded.check([case])
+    assert caught.value.verdict is Verdict.REFUSED
+
+
 def test_much_shared_memory_is_asked_for(run, case):
     """More than 48 KB of dynamic shared memory works where the device has it."""
     loaded = run(one("twice", shared="90000"))
@@ -417,6 +426,20 @@ def test_commands_out_of_order_are_errors(run):
         loaded.runner.batch(1)
     with pytest.raises(RunnerFailed, match="a graph holds"):
         loaded.runner.prepare(0)
+
+
+def test_graphs_do_not_outlive_their_memory(run, timed):
+    """Binding anew takes the graphs and the outputs of timed calls away."""
+    loaded = run(one("twice"))
+    loaded.load()
+    loaded.runner.upload(0, timed.slots)
+    loaded.runner.prepare(3)
+    loaded.runner.batch(1)
+    loaded.load()
+    with pytest.raises(RunnerFailed, match="no graph"):
+        loaded.runner.batch(1)
+    with pytest.raises(RunnerFailed, match="no such call"):
+        loaded.runner.fetch(0)
 
 
 def test_no_thread_count_for_cuda(run):

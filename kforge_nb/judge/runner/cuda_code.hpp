@@ -113,10 +113,15 @@ inline void launch(const Kernel& kernel, const LaunchShape& shape, const std::ve
   void* parameters[kMaxArguments];
   for (size_t i = 0; i < kMaxArguments; ++i)
     parameters[i] = i < values.size() ? const_cast<uint64_t*>(&values[i]) : nothing;
-  check(driver.LaunchKernel(kernel.function, shape.grid[0], shape.grid[1], shape.grid[2],
-                            shape.block[0], shape.block[1], shape.block[2], shape.shared,
-                            device.stream, parameters, nullptr),
-        "launching kernel " + kernel.name);
+  const Result result = driver.LaunchKernel(
+      kernel.function, shape.grid[0], shape.grid[1], shape.grid[2], shape.block[0], shape.block[1],
+      shape.block[2], shape.shared, device.stream, parameters, nullptr);
+  if (result == kOutOfMemory)  // nothing was asked for but what the kernel itself needs
+    throw Failure{Fault::kContract, driver.name_of(result) + " while launching kernel " +
+                                        kernel.name + ", whose threads take " +
+                                        std::to_string(kernel.facts.local) +
+                                        " bytes of local memory each"};
+  check(result, "launching kernel " + kernel.name);
 }
 
 }  // namespace cuda

@@ -29,7 +29,7 @@ Replays& replays = *new Replays(bench);
 void serve(const wire::Command& c, const std::string& payload, wire::Reply& reply) {
   switch (c.op) {
     case kLoad: return bench.load(payload);
-    case kBind: return bench.bind(payload);
+    case kBind: replays.forget(); return bench.bind(payload);
     case kRun:
       bench.require_bound();
       reply.value = bench.run(c.a != 0, reply);

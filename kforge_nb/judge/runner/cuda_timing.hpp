@@ -18,6 +18,15 @@ class Replays {
   explicit Replays(Bench& bench) : bench_(bench) {}
   ~Replays() { forget(); }
 
+  // Graphs hold addresses: they go before the memory does.
+  void forget() {
+    for (GraphExec* graph : {&graph_, &empty_}) {
+      if (*graph != nullptr) driver.GraphExecDestroy(*graph);
+      *graph = nullptr;
+    }
+    last_calls_ = 0;
+  }
+
   void prepare(int64_t calls) {
     bench_.require_bound();
     if (calls < 1 || calls > kMostCalls)
@@ -118,13 +127,6 @@ class Replays {
     check(driver.GraphUpload(made, device.stream), "uploading a graph");
     device.wait("uploading a graph");
     return made;
-  }
-
-  void forget() {
-    for (GraphExec* graph : {&graph_, &empty_}) {
-      if (*graph != nullptr) driver.GraphExecDestroy(*graph);
-      *graph = nullptr;
-    }
   }
 };
 
