@@ -55,21 +55,21 @@ class Relaxed {
 };
 
 inline std::mutex loading;
-inline std::map<int, std::unique_ptr<Device>> devices;
 
 // The device with its primary context retained. Under `loading`.
 inline CuResult device_of(int index, Device** found) {
-  std::unique_ptr<Device>& slot = devices[index];
-  if (!slot) {
+  static auto& devices = *new std::map<int, Device*>;  // for good: threads may outlive statics
+  Device*& slot = devices[index];
+  if (slot == nullptr) {
     auto device = std::make_unique<Device>();
     int ordinal = 0;
     CuResult code = driver.cuDeviceGet(&ordinal, index);
     if (code == kCudaSuccess) code = driver.cuDevicePrimaryCtxRetain(&device->context, ordinal);
     if (code != kCudaSuccess) return code;
     device->index = index;
-    slot = std::move(device);
+    slot = device.release();
   }
-  *found = slot.get();
+  *found = slot;
   return kCudaSuccess;
 }
 
