@@ -63,6 +63,11 @@ static float __shfl_xor_sync(unsigned, float x, int o) {
 static void __nanosleep(unsigned) { hand_on(); }
 static void __threadfence() {}
 static int atomicAdd(int* p, int x) { return (*p += x) - x; }
+static int atomicCAS(int* p, int old, int x) {
+  const int was = *p;
+  if (was == old) *p = x;
+  return was;
+}
 
 struct uint2 { uint32_t x, y; };
 struct alignas(16) uint4 { uint32_t x, y, z, w; };

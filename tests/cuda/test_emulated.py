@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from kforge_nb.candidates.recipes.cuda import emit
 from kforge_nb.candidates.recipes.family import default_params
 from kforge_nb.targets.float64 import reference
 from kforge_nb.targets.target import Target
@@ -85,9 +86,15 @@ MOVES: list[tuple[str, dict[str, Any]]] = [
     ("layer-norm", {"keep": "shared", "threads": 64}),
     ("modulated-layer-norm", {"keep": "again", "threads": 8, "rows": 8}),
     ("rms-norm", {"threads": 64, "vector": 2, "stores": "stream"}),
-    ("group-norm-silu", {"launches": 1, "task_kb": 1, "lag": 2, "unroll": 2}),
-    ("large-group-norm", {"launches": 1, "task_kb": 1, "lag": 1, "block": 128}),
-    ("large-group-norm", {"launches": 2, "task_kb": 1, "vector": 8, "unroll": 2}),
+    ("rms-norm", {"threads": 32, "ahead": True, "rows": 2, "waves": 1}),
+    ("softmax", {"threads": 32, "ahead": True, "rows": 1}),
+    ("residual-layer-norm", {"threads": 64, "ahead": True, "rows": 1}),
+    ("group-norm-silu", {"way": "drawn", "task_kb": 1, "lag": 2, "unroll": 2}),
+    ("group-norm-silu", {"way": "two", "task_kb": 1, "block": 128}),
+    ("large-group-norm", {"way": "drawn", "task_kb": 1, "lag": 1, "block": 128}),
+    ("large-group-norm", {"way": "two", "task_kb": 1, "vector": 8, "unroll": 2}),
+    ("large-group-norm", {"way": "kept", "beside": 1, "block": 256}),
+    ("large-group-norm", {"way": "kept", "beside": 6, "block": 128, "unroll": 2}),
     ("group-norm-last", {"task_kb": 1, "vector": 2, "unroll": 2}),
     ("silu-up", {"unroll": 4, "waves": 1, "stores": "stream", "block": 128}),
     ("max-pool", {"each": 4}),
@@ -104,14 +111,14 @@ def test_every_move_computes_the_same(name: str, params: dict[str, Any], cache: 
     check(target, inputs, cache, **params)
 
 
-@pytest.mark.parametrize("launches", [1, 2])
-def test_channels_last_in_and_planes_out(launches: int, cache: Path) -> None:
+@pytest.mark.parametrize("way", ["kept", "two", "drawn"])
+def test_channels_last_in_and_planes_out(way: str, cache: Path) -> None:
     """CUDA's group norm answers in planes whatever comes in: the input is turned first."""
     target, inputs = case("group-norm-last", torch.bfloat16)
     assert inputs[0].stride(1) == 1
     planes = torch.empty(inputs[0].shape, device="meta").stride()
     target.outputs = (dataclasses.replace(target.outputs[0], stride=planes),)
-    found = check(target, inputs, cache, launches=launches, task_kb=1)
+    found = check(target, inputs, cache, way=way, task_kb=1)
     assert found[0].is_contiguous()
 
 
@@ -132,3 +139,23 @@ def test_cross_entropy(reduction: str, cache: Path) -> None:
     logits[1, 7], logits[2, 9] = float("inf"), float("-inf")
     check(target, [logits, labels], cache)
     check(target, [logits.clamp(-9, 9), torch.full_like(labels, -100)], cache)
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [
+        ("softmax", {"ahead": True, "threads": 32, "rows": 1, "waves": 1}),
+        ("residual-layer-norm", {"ahead": True, "threads": 32, "rows": 1, "waves": 2}),
+        ("rms-norm", {"ahead": False, "threads": 32, "rows": 2, "waves": 1}),
+        ("large-group-norm", {"way": "kept", "beside": 1, "block": 128}),
+        ("silu-up", {"waves": 1}),
+    ],
+    ids=str,
+)
+def test_few_blocks_do_the_work_of_many(
+    name: str, params: dict[str, Any], cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On a device with one multiprocessor blocks go on to the next rows, parts and tasks."""
+    monkeypatch.setattr(emit, "multiprocessors", lambda _: 1)
+    target, inputs = case(name, torch.bfloat16)
+    check(target, inputs, cache, **params)

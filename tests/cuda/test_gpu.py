@@ -76,9 +76,17 @@ def test_hard_inputs(name: str, hard: str, gpu: str, nvrtc_cache: Path) -> None:
     check(target, changed, nvrtc_cache)
 
 
-@pytest.mark.parametrize("launches", [1, 2])
-@pytest.mark.parametrize("lag", [1, 4])
-def test_group_norm_of_many_blocks(launches: int, lag: int, gpu: str, nvrtc_cache: Path) -> None:
+@pytest.mark.parametrize(
+    "params",
+    [
+        {"way": "two", "task_kb": 8},
+        {"way": "drawn", "task_kb": 8, "lag": 1},
+        {"way": "drawn", "task_kb": 8, "lag": 4},
+        *({"way": "kept", "beside": n, "block": 256} for n in (1, 3, 6)),
+    ],
+    ids=str,
+)
+def test_group_norm_of_many_blocks(params: dict[str, Any], gpu: str, nvrtc_cache: Path) -> None:
     """Blocks that wait for other blocks' statistics get them, in one launch and in two."""
     import torch.nn.functional as F
 
@@ -91,14 +99,14 @@ def test_group_norm_of_many_blocks(launches: int, lag: int, gpu: str, nvrtc_cach
     inputs = [x, torch.randn(128).bfloat16(), torch.randn(128).bfloat16()]
     target = make_target(fn, *inputs)
     for _ in range(3):
-        check(target, inputs, nvrtc_cache, launches=launches, lag=lag, task_kb=8)
+        check(target, inputs, nvrtc_cache, **params)
 
 
 def test_a_captured_launch_replays(gpu: str, nvrtc_cache: Path) -> None:
     """A launch under CUDA-graph capture is part of the graph, on new data as well."""
     target, inputs = case("group-norm-silu", torch.bfloat16)
     given = [to_gpu(t) for t in inputs]
-    loaded = load(target, nvrtc_cache, launches=1, task_kb=1)
+    loaded = load(target, nvrtc_cache, way="kept")
     outputs = loaded.empty()
     launch = loaded.bind(given, outputs)
     launch()
@@ -115,7 +123,7 @@ def test_two_streams_do_not_disturb_each_other(gpu: str, nvrtc_cache: Path) -> N
     """Two loaded plans on two streams give each its own result."""
     target, inputs = case("large-group-norm", torch.float32)
     streams = [torch.cuda.Stream() for _ in range(2)]
-    plans = [load(target, nvrtc_cache, launches=1, task_kb=1) for _ in streams]
+    plans = [load(target, nvrtc_cache, way="kept") for _ in streams]
     given = [[to_gpu(t * (k + 1)) for t in inputs] for k in range(2)]
     made = [plan.empty() for plan in plans]
     torch.cuda.synchronize()

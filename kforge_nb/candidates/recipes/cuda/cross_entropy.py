@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kforge_nb.candidates.candidate import Scratch
 from kforge_nb.candidates.recipes.cuda import emit
-from kforge_nb.candidates.recipes.cuda.twin import cpu_twin
-from kforge_nb.candidates.recipes.families import cross_entropy
+from kforge_nb.candidates.recipes.families.cross_entropy import plan_cross_entropy
 from kforge_nb.candidates.recipes.families.rowcode import CTYPES
 from kforge_nb.candidates.recipes.family import Match, Params
 
@@ -33,7 +32,7 @@ class CudaCrossEntropy:
 
     def match(self, target: Target) -> Match | None:
         """The match where the CPU family knows the graph."""
-        found = _plan(target)
+        found = plan_cross_entropy(target, "cuda")
         if found is None:
             return None
         logits, labels, op = found
@@ -87,13 +86,8 @@ class CudaCrossEntropy:
         return emit.candidate(match, params, text, entries, scratch, match.roles)
 
 
-def _plan(target: Target) -> Any:
-    twin = cpu_twin(target)
-    return None if twin is None else cross_entropy._plan(twin)
-
-
 def _known(match: Match) -> Any:
-    found = _plan(match.target)
+    found = plan_cross_entropy(match.target, "cuda")
     assert found is not None  # noqa: S101  (a match exists, and matching is deterministic)
     return found
 

@@ -31,6 +31,7 @@ __all__ = [
     "multiprocessors",
     "power_of_two",
     "row_code_text",
+    "shared_limit",
     "short_answers",
     "source",
     "vector_widths",
@@ -42,7 +43,10 @@ _ITEM = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One ``extern "C"`` kernel: parameters (C type, name), body, grid, block and shared bytes."""
+    """One ``extern "C"`` kernel: parameters (C type, name), body, grid, block and shared bytes.
+
+    ``resident`` is how many of its blocks must fit on a multiprocessor; 0 leaves it open.
+    """
 
     name: str
     parameters: Sequence[tuple[str, str]]
@@ -50,11 +54,13 @@ class Entry:
     grid: int
     block: int
     shared: int = 0
+    resident: int = 0
 
     def text(self) -> str:
         """The kernel's definition."""
         given = ", ".join(_restricted(kind, name) for kind, name in self.parameters)
-        head = f'extern "C" __global__ void __launch_bounds__({self.block}) {self.name}({given})'
+        bounds = f"{self.block}, {self.resident}" if self.resident else str(self.block)
+        head = f'extern "C" __global__ void __launch_bounds__({bounds}) {self.name}({given})'
         return f"{head} {{\n{self.body}\n}}\n"
 
     def kernel(self, names: dict[str, str]) -> Kernel:
@@ -81,6 +87,15 @@ def multiprocessors(device: str) -> int:
     if device.startswith("cuda") and torch.cuda.is_available():
         return int(torch.cuda.get_device_properties(device).multi_processor_count)
     return 132
+
+
+@lru_cache(maxsize=8)
+def shared_limit(device: str) -> int:
+    """Bytes of shared memory that a block may have; what an H200 allows where it is not here."""
+    if device.startswith("cuda") and torch.cuda.is_available():
+        found = torch.cuda.get_device_properties(device)
+        return int(getattr(found, "shared_memory_per_block_optin", 99 << 10))
+    return 227 << 10
 
 
 def power_of_two(value: int) -> int:

@@ -10,7 +10,6 @@ import math
 from typing import TYPE_CHECKING, Any
 
 from kforge_nb.candidates.recipes.cuda import emit, region
-from kforge_nb.candidates.recipes.cuda.twin import cpu_twin
 from kforge_nb.candidates.recipes.family import Match, Params, default_params
 from kforge_nb.candidates.recipes.generator import GENERATOR
 from kforge_nb.candidates.recipes.generator.ir import Unsupported
@@ -106,11 +105,11 @@ class CudaGenerated:
 
 def _nests(target: Target, params: Params) -> list[Nest]:
     """The loops that compute the target, fresh (writing them changes them)."""
-    twin = cpu_twin(target)
-    if twin is None:
+    devices = {spec.device for spec in (*target.inputs, *target.outputs)}
+    if len(devices) != 1 or not target.device.startswith("cuda"):
         raise Unsupported("its tensors are not on one CUDA device")
     choices = Choices(rounding=params.get("rounding", "free"))
-    return plan_nests(GENERATOR._lowered(twin, choices).outputs, twin.outputs)
+    return plan_nests(GENERATOR.lowered(target, choices).outputs, target.outputs)
 
 
 def _row_length(nest: Nest) -> int:

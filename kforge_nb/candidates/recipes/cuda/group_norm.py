@@ -1,8 +1,7 @@
 """CUDA kernels for group norm in both layouts, with residual adds before and activations behind.
 
-A group of a large image is millions of elements, so its statistics are gathered by many blocks. In
-planes there are two ways: two launches, or one launch whose blocks draw tasks in an order that lets
-the second reading of a group hit the second-level cache.
+A group of a large image is millions of elements, so its statistics are gathered by many blocks.
+What is in planes is written by :mod:`group_planes`, what is channels-last here.
 """
 
 from __future__ import annotations
@@ -13,9 +12,14 @@ from typing import TYPE_CHECKING, Any
 
 from kforge_nb.candidates.candidate import Scratch
 from kforge_nb.candidates.recipes.cuda import emit, turned
-from kforge_nb.candidates.recipes.cuda.twin import cpu_twin
-from kforge_nb.candidates.recipes.families import group_norm
-from kforge_nb.candidates.recipes.families.rowcode import literal
+from kforge_nb.candidates.recipes.cuda.group_planes import (
+    kept_type,
+    plane_constants,
+    plane_entries,
+    plane_parameters,
+)
+from kforge_nb.candidates.recipes.families.group_norm import GroupPlan, plan_group_norm
+from kforge_nb.candidates.recipes.families.rowcode import CTYPES, literal
 from kforge_nb.candidates.recipes.family import Match, Params
 
 if TYPE_CHECKING:
@@ -23,9 +27,6 @@ if TYPE_CHECKING:
     from kforge_nb.targets.target import Target
 
 __all__ = ["CudaGroupNorm", "families"]
-
-L2_BYTES = 24 << 20
-"""How much of a group's data is counted on to stay in the second-level cache."""
 
 FLOAT_POINTER = "float* "
 
@@ -52,30 +53,17 @@ class CudaGroupNorm:
         return Match(self.name, target, {}, facts)
 
     def parameters(self, match: Match) -> dict[str, list[Any]]:
-        """Launches, kilobytes a task, threads a block, vectors in flight, vector width, stores.
-
-        ``lag`` (one launch only) is how many groups the statistics run ahead of the normalising.
-        """
+        """Those of planes; or task, threads a block, vectors in flight, vector width, stores."""
         plan = _known(match)
-        code = plan.code
-        values = prod(plan.shape)
-        common: dict[str, list[Any]] = {
+        if plan.planes:
+            return plane_parameters(plan, match.target)
+        width = _last_width(plan, match.target)
+        return {
             "task_kb": [32, 64, 16, 128, 8],
             "block": [256, 512, 128],
             "unroll": [4, 2, 8],
-        }
-        if not plan.planes:
-            width = _last_width(plan, match.target)
-            widths = [width, max(1, (width or 1) // 2)]
-            return {**common, "vector": list(dict.fromkeys(widths)), "stores": ["plain", "stream"]}
-        small = values * 2 <= L2_BYTES
-        return {
-            "launches": [2, 1] if small else [1, 2],
-            **common,
-            "lag": [1, 2, 4, 8],
-            "vector": emit.vector_widths(code, match.target),
-            "waves": [4, 2, 8],
-            "stores": ["stream", "plain"],
+            "vector": list(dict.fromkeys([width, max(1, (width or 1) // 2)])),
+            "stores": ["plain", "stream"],
         }
 
     def emit(self, match: Match, params: Params) -> Candidate:
@@ -84,33 +72,25 @@ class CudaGroupNorm:
         return (_emit_planes if plan.planes else _emit_last)(match, plan, params)
 
 
-def _plan(target: Target) -> Any:
-    """The CPU family's plan; of the target with its inputs in planes where only that is known."""
-    twin = cpu_twin(target)
-    if twin is None:
-        return None
-    plan = group_norm._plan(twin)
-    if plan is None and turned.last_inputs(twin):
-        plan = group_norm._plan(turned.with_planes(twin))
+def _plan(target: Target) -> GroupPlan | None:
+    """The plan; of the target with its inputs in planes where only that is known."""
+    plan = plan_group_norm(target, "cuda")
+    if plan is None and turned.last_inputs(target):
+        plan = plan_group_norm(turned.with_planes(target), "cuda")
         return plan if plan is not None and plan.planes else None
     return plan
 
 
-def _known(match: Match) -> Any:
+def _known(match: Match) -> GroupPlan:
     plan = _plan(match.target)
     assert plan is not None  # noqa: S101  (a match exists, and matching is deterministic)
     return plan
 
 
-def _twin(match: Match) -> Target:
-    twin = cpu_twin(match.target)
-    assert twin is not None  # noqa: S101  (a match exists, and matching is deterministic)
-    return twin
-
-
-def _texts(plan: Any, kernel: str) -> list[str]:
+def _texts(plan: GroupPlan, kernel: str) -> list[str]:
     code = plan.code
     return [
+        f"using Kept = {CTYPES[kept_type(plan)]};",
         emit.row_code_text(code),
         code.function("KF_INLINE vf before(const Row& p, int64_t i, L n)", "before", "x"),
         code.function("KF_INLINE void after(const Row& p, int64_t i, vf y, L n)", "after"),
@@ -119,7 +99,7 @@ def _texts(plan: Any, kernel: str) -> list[str]:
     ]
 
 
-def _shared_constants(plan: Any, match: Match, params: Params) -> dict[str, emit.Constant]:
+def _shared_constants(plan: GroupPlan, match: Match, params: Params) -> dict[str, emit.Constant]:
     return {
         "V": ("int", params["vector"]),
         "FAST": ("bool", emit.short_answers(match.target)),
@@ -130,57 +110,26 @@ def _shared_constants(plan: Any, match: Match, params: Params) -> dict[str, emit
     }
 
 
-def _emit_planes(match: Match, plan: Any, params: Params) -> Candidate:
-    code, block = plan.code, params["block"]
-    groups = plan.shape[0] * plan.groups
-    per = code.domain.rows // groups
-    item = 2 if emit.short_answers(match.target) else 4
-    size = per * code.domain.length * item
-    split = max(1, min(512, -(-size // (params["task_kb"] * 1024))))
-    lag = min(params["lag"], groups)
+def _emit_planes(match: Match, plan: GroupPlan, params: Params) -> Candidate:
+    target = match.target
     constants = {
         **_shared_constants(plan, match, params),
-        "PER": ("int", per),
-        "SPLIT": ("int", split),
-        "GROUPS": ("int", groups),
-        "LAG": ("int", lag),
+        **plane_constants(plan, target, params),
     }
-    stream = "true" if params["stores"] == "stream" else "false"
-    head = (
-        f"  const Args a{{{', '.join(n for _, n in code.arguments())}}};\n"
-        "  __shared__ float shared[Team<BLOCK, BLOCK>::FLOATS + 1];\n"
-    )
-    scratch = {"partial": Scratch("float32", (str(groups), str(split), "3"))}
-    pointers = [*code.arguments(), (FLOAT_POINTER, "partial")]
-    if params["launches"] == 1:
-        scratch["moments"] = Scratch("float32", (str(groups), "2"))
-        scratch["state"] = Scratch("int32", (str(2 * groups + 1),), "zero")
-        body = head + f"  drawn_tasks<{stream}>(a, partial, moments, state, shared);"
-        resident = params["waves"] * emit.multiprocessors(match.target.device)
-        grid = min(2 * groups * split, resident)
-        given = [*pointers, (FLOAT_POINTER, "moments"), ("int* ", "state")]
-        entries = [emit.Entry("kf_group_norm", given, body, grid, block)]
-    else:
-        task = "blockIdx.x / SPLIT, blockIdx.x % SPLIT"
-        # From the last group to the first: what was read last still sits in the cache.
-        back = "(gridDim.x - 1 - blockIdx.x) / SPLIT, (gridDim.x - 1 - blockIdx.x) % SPLIT"
-        stats = head + f"  stats_task(a, partial, {task}, shared);"
-        apply = head + f"  apply_merged<{stream}>(a, partial, {back}, shared);"
-        entries = [
-            emit.Entry("kf_group_moments", pointers, stats, groups * split, block),
-            emit.Entry("kf_group_norm", pointers, apply, groups * split, block),
-        ]
+    entries, scratch = plane_entries(plan, target, params, constants)
     texts = _texts(plan, "group.cuh")
+    if params["way"] == "kept":
+        texts.append(emit.kernel_text("group_kept.cuh"))
     names: dict[str, str] = {}
-    if group_norm._plan(_twin(match)) is None:  # the inputs have to be turned first
-        first, room, names = turned.turn_entries(match.target)
+    if plan_group_norm(target, "cuda") is None:  # the inputs have to be turned first
+        first, room, names = turned.turn_entries(target)
         entries, scratch = [*first, *entries], {**room, **scratch}
         texts.append(emit.kernel_text("turn.cuh"))
-    text = emit.source(constants, texts, entries, match.target.name)
+    text = emit.source(constants, texts, entries, target.name)
     return emit.candidate(match, params, text, entries, scratch, names)
 
 
-def _last_width(plan: Any, target: Target) -> int | None:
+def _last_width(plan: GroupPlan, target: Target) -> int | None:
     """Channels that a thread takes, or None where a block cannot hold a pixel."""
     channels = plan.shape[1]
     for width in emit.vector_widths(plan.code, target):
@@ -189,7 +138,7 @@ def _last_width(plan: Any, target: Target) -> int | None:
     return None
 
 
-def _emit_last(match: Match, plan: Any, params: Params) -> Candidate:
+def _emit_last(match: Match, plan: GroupPlan, params: Params) -> Candidate:
     code = plan.code
     batch, channels = plan.shape[:2]
     pixels = prod(plan.shape[2:])

@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kforge_nb.candidates.recipes.cuda import emit
-from kforge_nb.candidates.recipes.cuda.twin import cpu_twin
 from kforge_nb.candidates.recipes.families import activation, batch_norm, rotary
 from kforge_nb.candidates.recipes.families.program import read_program
 from kforge_nb.candidates.recipes.families.rowcode import RowCode, Store, is_pointwise
@@ -31,9 +30,9 @@ def families() -> list[Any]:
     return [CudaPointwise(name) for name in ("rotary", "batch_norm", "activation", "pointwise")]
 
 
-def _any_pointwise(target: Target) -> RowCode | None:
+def _any_pointwise(target: Target, device: str) -> RowCode | None:
     """Row code of a graph of element-wise operators on 16- and 32-bit floats."""
-    program = read_program(target)
+    program = read_program(target, device)
     if program is None or not 1 <= len(program.ops) <= _LARGEST:
         return None
     shape = target.outputs[0].shape
@@ -62,10 +61,10 @@ def _flat_only(code: RowCode, target: Target) -> list[int]:
     return [w for w in emit.flat_widths(code, target) if w not in aligned and w <= 8]
 
 
-_PLANS: dict[str, Callable[[Target], RowCode | None]] = {
-    "rotary": rotary._plan,
-    "batch_norm": batch_norm._batch_plan,
-    "activation": activation._plan,
+_PLANS: dict[str, Callable[[Target, str], RowCode | None]] = {
+    "rotary": rotary.plan_rotary,
+    "batch_norm": batch_norm.plan_batch_norm,
+    "activation": activation.plan_activation,
     "pointwise": _any_pointwise,
 }
 
@@ -78,7 +77,7 @@ class CudaPointwise:
 
     def match(self, target: Target) -> Match | None:
         """The match where the matcher of this name knows the graph."""
-        code = self._plan(target)
+        code = _PLANS[self.name](target, "cuda")
         return None if code is None else Match(self.name, target, {}, {"rows": code.domain.rows})
 
     def parameters(self, match: Match) -> dict[str, list[Any]]:
@@ -131,11 +130,7 @@ class CudaPointwise:
         text = emit.source(constants, texts, [entry], f"{self.name} of {match.target.name}")
         return emit.candidate(match, params, text, [entry])
 
-    def _plan(self, target: Target) -> RowCode | None:
-        twin = cpu_twin(target)
-        return None if twin is None else _PLANS[self.name](twin)
-
     def _known(self, match: Match) -> RowCode:
-        code = self._plan(match.target)
+        code = _PLANS[self.name](match.target, "cuda")
         assert code is not None  # noqa: S101  (a match exists, and matching is deterministic)
         return code

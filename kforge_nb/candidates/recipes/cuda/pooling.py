@@ -6,12 +6,8 @@ from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from kforge_nb.candidates.recipes.cuda import emit
-from kforge_nb.candidates.recipes.cuda.twin import cpu_twin
-from kforge_nb.candidates.recipes.families import pooling
-from kforge_nb.candidates.recipes.families.program import Leaf, read_program
+from kforge_nb.candidates.recipes.families.pooling import Window, plan_pooling
 from kforge_nb.candidates.recipes.families.rowcode import CTYPES
 from kforge_nb.candidates.recipes.family import Match, Params
 
@@ -114,48 +110,24 @@ def _work(
     return lines * -(-ow // constants["OUT"][1]), "pool_planes(x, out)"
 
 
-def _plan(target: Target) -> tuple[Any, str] | None:
+def _plan(target: Target) -> tuple[Window, str] | None:
     """The window, and which kernel takes it: ``planes``, ``rows`` or ``last``."""
-    twin = cpu_twin(target)
-    if twin is None:
-        return None
-    window = pooling._plan(twin)
-    if window is not None:
-        if _covers(window):
-            return window, "rows"
-        return (window, "planes") if prod(window.kernel) <= _LARGEST_WINDOW else None
-    window = _last_window(twin)
+    window, way = plan_pooling(target, "cuda"), "planes"
+    if window is not None and _covers(window):
+        return window, "rows"
+    if window is None:
+        window, way = plan_pooling(target, "cuda", last=True), "last"
     if window is None or prod(window.kernel) > _LARGEST_WINDOW:
         return None
-    return window, "last"
+    return window, way
 
 
-def _known(match: Match) -> tuple[Any, str]:
+def _known(match: Match) -> tuple[Window, str]:
     found = _plan(match.target)
     assert found is not None  # noqa: S101  (a match exists, and matching is deterministic)
     return found
 
 
-def _covers(window: Any) -> bool:
+def _covers(window: Window) -> bool:
     """Whether the one window of a plane is the whole plane."""
     return window.kernel == tuple(window.leaf.shape[2:]) and window.padding == (0, 0)
-
-
-def _last_window(target: Target) -> Any:
-    """As the CPU matcher, for channels-last data in and out."""
-    program = read_program(target)
-    if program is None or len(program.ops) != 1 or len(program.outputs) != 1:
-        return None
-    op = program.ops[0]
-    leaf = op.args.get("input")
-    if op.name not in ("max_pool2d", "avg_pool2d", "adaptive_avg_pool2d"):
-        return None
-    if not isinstance(leaf, Leaf) or leaf.dtype not in CTYPES or len(leaf.shape) != 4:
-        return None
-    output = target.outputs[0]
-    made = torch.empty_strided(output.shape, output.stride, device="meta")
-    last = torch.channels_last
-    dense = leaf.view.is_contiguous(memory_format=last) and made.is_contiguous(memory_format=last)
-    if not dense or 0 in leaf.shape or 0 in output.shape:
-        return None
-    return pooling._window(op, leaf, output.shape)

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kforge_nb.candidates.recipes.cuda import emit
-from kforge_nb.candidates.recipes.cuda.twin import cpu_twin
 from kforge_nb.candidates.recipes.families import rownorm
 from kforge_nb.candidates.recipes.families.rowcode import RowCode, literal
 from kforge_nb.candidates.recipes.family import Match, Params
@@ -24,7 +23,8 @@ __all__ = ["CudaRows", "families"]
 MAX_REGISTER_VALUES = 64
 """Values of a row that one thread may keep in registers."""
 
-SHARED_LIMIT = 227 << 10
+LONGEST = 1 << 20
+"""Longest row, in elements."""
 
 
 def families() -> list[Any]:
@@ -40,7 +40,7 @@ class CudaRows:
 
     def match(self, target: Target) -> Match | None:
         """The match where the CPU family of this name knows the graph."""
-        found = _plan(target, self.name)
+        found = rownorm.plan_rows(target, self.name, "cuda", LONGEST)
         if found is None:
             return None
         code, core = found
@@ -48,22 +48,23 @@ class CudaRows:
         return Match(self.name, target, {}, facts)
 
     def parameters(self, match: Match) -> dict[str, list[Any]]:
-        """Elements an access, threads a row, threads a block, where a row is kept, and the rest.
+        """Threads a row, rows a block, where a row is kept, elements an access, and the rest.
 
-        ``threads`` 0 stands for the fewest that hold the row in registers; ``rows`` is how many
-        rows a block works on at once; ``waves`` > 0 makes the grid stay, with so many blocks for
-        each multiprocessor.
+        ``waves`` > 0 makes the grid stay, with so many blocks for each multiprocessor; ``ahead``
+        does so as well, and reads the next row while one is worked on.
         """
         code, _ = _known(match)
         widths = emit.vector_widths(code, match.target)
         rows, length = code.domain.rows, code.domain.length
         threads = _thread_counts(rows, length, widths[0])
-        keeps = _keeps(code, length, widths[0], max(threads))
+        room = emit.shared_limit(match.target.device)
+        keeps = _keeps(code, widths[0], max(threads), room)
         return {
             "threads": threads,
             "rows": _beside(threads[0]),
             "keep": keeps,
             "vector": widths,
+            "ahead": [False, True] if "registers" in keeps and rows > 1 else [False],
             "waves": [0, 4, 8, 2, 16] if rows > 4096 else [0],
             "stores": ["plain", "stream"],
             "unroll": [4, 2, 8],
@@ -81,6 +82,7 @@ class CudaRows:
             "ROWS": ("int", code.domain.rows),
             "C": ("int", code.domain.length),
             "TASKS": ("int", shape.tasks),
+            "AHEAD": ("bool", shape.ahead),
             "U": ("int", params["unroll"]),
         }
         softmax = self.name in ("softmax", "log_softmax")
@@ -114,15 +116,11 @@ class _Shape:
     grid: int
     keep: str
     shared: int
-
-
-def _plan(target: Target, family: str) -> tuple[RowCode, Any] | None:
-    twin = cpu_twin(target)
-    return None if twin is None else rownorm._plan(twin, family)
+    ahead: bool
 
 
 def _known(match: Match) -> tuple[RowCode, Any]:
-    found = _plan(match.target, match.family)
+    found = rownorm.plan_rows(match.target, match.family, "cuda", LONGEST)
     assert found is not None  # noqa: S101  (a match exists, and matching is deterministic)
     return found
 
@@ -142,12 +140,13 @@ def _beside(threads: int) -> list[int]:
     return [b for b in dict.fromkeys([best, best * 2, max(1, best // 2), best * 4]) if b <= 64]
 
 
-def _keeps(code: RowCode, length: int, width: int, threads: int) -> list[str]:
+def _keeps(code: RowCode, width: int, threads: int, room: int) -> list[str]:
     """Where a row may be kept, best first; a pass that stores something is never repeated."""
     stored = any(not code.depends(s.value) for s in code.stores)
+    length = code.domain.length
     held = -(-length // (width * threads)) * width
     found = ["registers"] if held <= MAX_REGISTER_VALUES else []
-    if length * 4 <= SHARED_LIMIT and (length >= 1024 or not found):
+    if length * 4 <= room and (length >= 1024 or not found):
         found.append("shared")
     if not stored:
         found.append("again")
@@ -165,15 +164,21 @@ def _shape_of(code: RowCode, match: Match, params: Params) -> _Shape:
     beside = max(1, min(params["rows"], 1024 // threads, emit.power_of_two(rows)))
     while threads * beside < 32:
         beside *= 2
-    while keep == "shared" and beside > 1 and beside * length * 4 > SHARED_LIMIT:
+    while (
+        keep == "shared"
+        and beside > 1
+        and beside * length * 4 > emit.shared_limit(match.target.device)
+    ):
         beside //= 2
     block = threads * beside
     tasks = -(-rows // beside)
     grid = tasks
-    if params["waves"]:
-        grid = min(tasks, params["waves"] * emit.multiprocessors(match.target.device))
+    ahead = params["ahead"] and keep == "registers"
+    waves = params["waves"] or (max(1, 1024 // block) if ahead else 0)
+    if waves:
+        grid = min(tasks, waves * emit.multiprocessors(match.target.device))
     shared = beside * length * 4 if keep == "shared" else 0
-    return _Shape(vector, threads, block, tasks, grid, keep, shared)
+    return _Shape(vector, threads, block, tasks, grid, keep, shared, ahead)
 
 
 def _entry(name: str, code: RowCode, shape: _Shape, stream: bool) -> emit.Entry:

@@ -19,7 +19,14 @@ if TYPE_CHECKING:
     from kforge_nb.candidates.candidate import Candidate
     from kforge_nb.targets.target import Target
 
-__all__ = ["ACTIVATIONS", "Activation", "emit_pointwise", "families", "pointwise_parameters"]
+__all__ = [
+    "ACTIVATIONS",
+    "Activation",
+    "emit_pointwise",
+    "families",
+    "plan_activation",
+    "pointwise_parameters",
+]
 
 ACTIVATIONS = frozenset({"gelu", "silu", "relu", "sigmoid", "tanh"})
 """At least one of these makes an element-wise target an activation; others are the generator's."""
@@ -40,24 +47,25 @@ class Activation:
 
     def match(self, target: Target) -> Match | None:
         """The match where every operator is element-wise and one is an activation."""
-        code = _plan(target)
+        code = plan_activation(target)
         return None if code is None else Match(self.name, target, {}, {"rows": code.domain.rows})
 
     def parameters(self, match: Match) -> dict[str, list[Any]]:
         """Instruction set, unrolling, stores, tile in elements, prefetch distance in elements."""
-        code = _plan(match.target)
+        code = plan_activation(match.target)
         assert code is not None  # noqa: S101  (a match exists, and matching is deterministic)
         return pointwise_parameters(code, match.target)
 
     def emit(self, match: Match, params: Params) -> Candidate:
         """The kernel for these parameters."""
-        code = _plan(match.target)
+        code = plan_activation(match.target)
         assert code is not None  # noqa: S101
         return emit_pointwise(code, match, params)
 
 
-def _plan(target: Target) -> RowCode | None:
-    program = read_program(target)
+def plan_activation(target: Target, device: str = "cpu") -> RowCode | None:
+    """Row code of an element-wise graph with an activation in it, or None."""
+    program = read_program(target, device)
     if program is None or not 1 <= len(program.ops) <= _LARGEST:
         return None
     if not all(is_pointwise(op) for op in program.ops):

@@ -19,7 +19,15 @@ if TYPE_CHECKING:
     from kforge_nb.candidates.candidate import Candidate
     from kforge_nb.targets.target import Target
 
-__all__ = ["BatchNorm", "binary", "channel_read", "families", "meta_like", "rounded_to"]
+__all__ = [
+    "BatchNorm",
+    "binary",
+    "channel_read",
+    "families",
+    "meta_like",
+    "plan_batch_norm",
+    "rounded_to",
+]
 
 
 def families() -> list[Any]:
@@ -60,24 +68,25 @@ class BatchNorm:
 
     def match(self, target: Target) -> Match | None:
         """The match where the graph is one batch norm in inference and element-wise operators."""
-        code = _batch_plan(target)
+        code = plan_batch_norm(target)
         return None if code is None else Match(self.name, target, {}, {"rows": code.domain.rows})
 
     def parameters(self, match: Match) -> dict[str, list[Any]]:
         """As every element-wise kernel."""
-        code = _batch_plan(match.target)
+        code = plan_batch_norm(match.target)
         assert code is not None  # noqa: S101  (a match exists, and matching is deterministic)
         return pointwise_parameters(code, match.target)
 
     def emit(self, match: Match, params: Params) -> Candidate:
         """The kernel for these parameters."""
-        code = _batch_plan(match.target)
+        code = plan_batch_norm(match.target)
         assert code is not None  # noqa: S101
         return emit_pointwise(code, match, params)
 
 
-def _batch_plan(target: Target) -> RowCode | None:
-    program = read_program(target)
+def plan_batch_norm(target: Target, device: str = "cpu") -> RowCode | None:
+    """Row code of a batch norm in inference with what surrounds it, or None."""
+    program = read_program(target, device)
     norms = [op for op in program.ops if op.name == "batch_norm"] if program is not None else []
     if program is None or not norms or len(norms) > 4:
         return None

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kforge_nb.candidates.candidate import Candidate
     from kforge_nb.targets.target import Target
 
-__all__ = ["CrossEntropy", "families"]
+__all__ = ["CrossEntropy", "families", "plan_cross_entropy"]
 
 _REDUCTIONS = ("none", "mean", "sum")
 
@@ -36,7 +36,7 @@ class CrossEntropy:
 
     def match(self, target: Target) -> Match | None:
         """The match where the graph is one cross entropy of an input (or a cast of it)."""
-        found = _plan(target)
+        found = plan_cross_entropy(target)
         if found is None:
             return None
         logits, labels, op = found
@@ -54,7 +54,7 @@ class CrossEntropy:
 
     def emit(self, match: Match, params: Params) -> Candidate:
         """The kernel for these parameters; row losses go to scratch where they are reduced."""
-        found = _plan(match.target)
+        found = plan_cross_entropy(match.target)
         assert found is not None  # noqa: S101  (a match exists, and matching is deterministic)
         logits, labels, op = found
         rows, length = logits.shape
@@ -101,8 +101,9 @@ def _body(logits: Leaf, labels: Leaf, each: str, reduced: bool, scratched: bool)
     return "\n".join(lines)
 
 
-def _plan(target: Target) -> tuple[Leaf, Leaf, Op] | None:
-    program = read_program(target)
+def plan_cross_entropy(target: Target, device: str = "cpu") -> tuple[Leaf, Leaf, Op] | None:
+    """Logits, labels and the operator, or None where the graph is something else."""
+    program = read_program(target, device)
     op = program.only("cross_entropy") if program is not None else None
     if program is None or op is None or len(program.outputs) != 1:
         return None

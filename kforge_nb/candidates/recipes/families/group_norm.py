@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from kforge_nb.candidates.candidate import Candidate
     from kforge_nb.targets.target import Target
 
-__all__ = ["GroupNorm", "families"]
+__all__ = ["GroupNorm", "GroupPlan", "families", "plan_group_norm"]
 
 _PARTS = 16
 """Parts of the pixels of one image that gather their own statistics (channels-last)."""
@@ -39,10 +39,11 @@ def families() -> list[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Plan:
-    """Row code of one layout, groups in one image, epsilon."""
+class GroupPlan:
+    """Row code of one layout, what is normalised, groups in one image, epsilon."""
 
     code: RowCode
+    source: Value
     shape: tuple[int, ...]
     groups: int
     eps: float
@@ -57,7 +58,7 @@ class GroupNorm:
 
     def match(self, target: Target) -> Match | None:
         """The match where the graph is one group norm and element-wise operators."""
-        plan = _plan(target)
+        plan = plan_group_norm(target)
         if plan is None:
             return None
         facts = {"shape": plan.shape, "groups": plan.groups, "planes": plan.planes}
@@ -65,7 +66,7 @@ class GroupNorm:
 
     def parameters(self, match: Match) -> dict[str, list[Any]]:
         """Instruction set, unrolling, stores, direction; tiles and prefetching of planes."""
-        plan = _plan(match.target)
+        plan = plan_group_norm(match.target)
         assert plan is not None  # noqa: S101  (a match exists, and matching is deterministic)
         size = sum(prod(o.shape) * (4 if o.dtype == "float32" else 2) for o in match.target.outputs)
         if plan.planes:
@@ -81,7 +82,7 @@ class GroupNorm:
 
     def emit(self, match: Match, params: Params) -> Candidate:
         """The kernel for these parameters."""
-        plan = _plan(match.target)
+        plan = plan_group_norm(match.target)
         assert plan is not None  # noqa: S101
         return (_emit_planes if plan.planes else _emit_last)(match, plan, params)
 
@@ -95,7 +96,7 @@ def _texts(code: RowCode, kernel: str) -> list[str]:
     ]
 
 
-def _shared(plan: _Plan, params: Params) -> dict[str, tuple[str, Any]]:
+def _shared(plan: GroupPlan, params: Params) -> dict[str, tuple[str, Any]]:
     return {
         "ROWS": ("int64_t", plan.code.domain.rows),
         "C": ("int64_t", plan.code.domain.length),
@@ -105,7 +106,7 @@ def _shared(plan: _Plan, params: Params) -> dict[str, tuple[str, Any]]:
     }
 
 
-def _emit_planes(match: Match, plan: _Plan, params: Params) -> Candidate:
+def _emit_planes(match: Match, plan: GroupPlan, params: Params) -> Candidate:
     length, tile = plan.code.domain.length, params["tile"]
     groups = plan.shape[0] * plan.groups
     constants = {
@@ -123,7 +124,7 @@ def _emit_planes(match: Match, plan: _Plan, params: Params) -> Candidate:
     return render.candidate(match, params, "kf_group_norm", text, names)
 
 
-def _emit_last(match: Match, plan: _Plan, params: Params) -> Candidate:
+def _emit_last(match: Match, plan: GroupPlan, params: Params) -> Candidate:
     batch, channels = plan.shape[:2]
     pixels = prod(plan.shape[2:])
     parts = min(_PARTS, pixels)
@@ -162,8 +163,9 @@ def _emit_last(match: Match, plan: _Plan, params: Params) -> Candidate:
     return render.candidate(match, params, "kf_group_norm", text, args, scratch)
 
 
-def _plan(target: Target) -> _Plan | None:
-    program = read_program(target)
+def plan_group_norm(target: Target, device: str = "cpu") -> GroupPlan | None:
+    """How the target's group norm is computed, in planes where it can be, or None."""
+    program = read_program(target, device)
     op = program.only("group_norm") if program is not None else None
     x = op.args["input"] if op is not None else None
     if program is None or op is None or not isinstance(x, Leaf | Op):
@@ -177,9 +179,9 @@ def _plan(target: Target) -> _Plan | None:
         return None
     code = _code(target, program, core, shape, planes=True)
     if code is not None:
-        return _Plan(code, shape, groups, float(eps), planes=True)
+        return GroupPlan(code, x, shape, groups, float(eps), planes=True)
     code = _code(target, program, core, shape, planes=False)
-    return None if code is None else _Plan(code, shape, groups, float(eps), planes=False)
+    return None if code is None else GroupPlan(code, x, shape, groups, float(eps), planes=False)
 
 
 def _take_out_weights(program: Program, op: Op, x: Value) -> Op | None:

@@ -203,7 +203,15 @@ def _spelled(node: fx.Node) -> tuple[str, str]:
     return "builtin", "?"
 
 
-def _cast_of(style: str, name: str, node: fx.Node) -> Call | None:
+def _is_device(value: Any, device: str) -> bool:
+    """Whether a value of a graph names this device; ``cuda`` alone stands for any of them."""
+    if not isinstance(value, str | torch.device):
+        return False
+    found = torch.device(value)
+    return str(found) == device or (found.index is None and found.type == device.partition(":")[0])
+
+
+def _cast_of(style: str, name: str, node: fx.Node, device: str) -> Call | None:
     """``to``, ``float``, ``half``, ``bfloat16`` and ``aten._to_copy`` as a ``cast``."""
     if style == "method" and name in _DTYPE_METHODS and len(node.args) == 1 and not node.kwargs:
         return "cast", {"input": node.args[0], "dtype": _DTYPE_METHODS[name]}
@@ -212,7 +220,7 @@ def _cast_of(style: str, name: str, node: fx.Node) -> Call | None:
     extras = [*node.args[1:], *node.kwargs.values()]
     dtypes = [v for v in extras if isinstance(v, torch.dtype)]
     others = [v for v in extras if v not in (None, False) and not isinstance(v, torch.dtype)]
-    others = [v for v in others if v != "cpu" and v != torch.device("cpu")]
+    others = [v for v in others if not _is_device(v, device)]
     if len(dtypes) != 1 or others or set(node.kwargs) - {"dtype", "device", "copy"}:
         return None
     return "cast", {"input": node.args[0], "dtype": dtypes[0]}
@@ -225,16 +233,16 @@ def _view_of(name: str, node: fx.Node) -> Call | None:
     return "view", {"input": node.args[0]} if node.args else {}
 
 
-def read_call(node: fx.Node) -> Call | None:
+def read_call(node: fx.Node, device: str = "cpu") -> Call | None:
     """The canonical name and arguments of a call node, or None where it is unknown.
 
-    In-place spellings come back under the plain name with ``inplace=True``. Views come back as
-    ``("view", {"input": ...})``.
+    ``device`` is where the tensors are: a cast may name it. In-place spellings come back under the
+    plain name with ``inplace=True``. Views come back as ``("view", {"input": ...})``.
     """
     if node.op not in ("call_function", "call_method"):
         return None
     style, name = _spelled(node)
-    cast = _cast_of(style, name, node)
+    cast = _cast_of(style, name, node, device)
     if cast is not None:
         return cast
     view = _view_of(name, node)

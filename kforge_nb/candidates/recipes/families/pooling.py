@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from kforge_nb.candidates.recipes.families import render
 from kforge_nb.candidates.recipes.families.isa import available_isas
 from kforge_nb.candidates.recipes.families.program import Leaf, Op, read_program
@@ -15,9 +17,10 @@ if TYPE_CHECKING:
     from kforge_nb.candidates.candidate import Candidate
     from kforge_nb.targets.target import Target
 
-__all__ = ["Pooling", "families"]
+__all__ = ["Pooling", "Window", "families", "plan_pooling"]
 
 _WIDEST = 16384
+"""Widest plane: one of its lines lives on a thread's stack."""
 
 
 def families() -> list[Any]:
@@ -26,7 +29,7 @@ def families() -> list[Any]:
 
 
 @dataclass(frozen=True, slots=True)
-class _Window:
+class Window:
     """Kernel, stride and padding of a pooling, as (height, width)."""
 
     leaf: Leaf
@@ -45,8 +48,8 @@ class Pooling:
 
     def match(self, target: Target) -> Match | None:
         """The match where the graph is one pooling without dilation and ceil mode."""
-        window = _plan(target)
-        if window is None:
+        window = plan_pooling(target)
+        if window is None or window.leaf.shape[-1] > _WIDEST:
             return None
         roles = {"x": f"in{window.leaf.index}", "out": "out0"}
         return Match(self.name, target, roles, {"kernel": window.kernel, "stride": window.stride})
@@ -57,7 +60,7 @@ class Pooling:
 
     def emit(self, match: Match, params: Params) -> Candidate:
         """The kernel for these parameters; a task is one plane."""
-        window = _plan(match.target)
+        window = plan_pooling(match.target)
         assert window is not None  # noqa: S101  (a match exists, and matching is deterministic)
         n, c, height, width = window.leaf.shape
         _, _, out_height, out_width = match.target.outputs[0].shape
@@ -97,13 +100,13 @@ def _two(value: Any) -> tuple[int, int] | None:
     return (pair[0], pair[1]) if good else None
 
 
-def _window(op: Op, leaf: Leaf, out: tuple[int, ...]) -> _Window | None:
+def _window(op: Op, leaf: Leaf, out: tuple[int, ...]) -> Window | None:
     if op.name == "adaptive_avg_pool2d":
         height, width = leaf.shape[-2:]
         if height % out[-2] or width % out[-1]:
             return None
         each = (height // out[-2], width // out[-1])
-        return _Window(leaf, False, each, each, (0, 0), True)
+        return Window(leaf, False, each, each, (0, 0), True)
     kernel = _two(op.args["kernel_size"])
     stride = kernel if op.args["stride"] in (None, (), []) else _two(op.args["stride"])
     padding = _two(op.args["padding"])
@@ -112,14 +115,18 @@ def _window(op: Op, leaf: Leaf, out: tuple[int, ...]) -> _Window | None:
     if op.name == "max_pool2d":
         if _two(op.args["dilation"]) != (1, 1) or op.args.get("return_indices"):
             return None
-        return _Window(leaf, True, kernel, stride, padding, True)
+        return Window(leaf, True, kernel, stride, padding, True)
     if op.args["divisor_override"] is not None:
         return None
-    return _Window(leaf, False, kernel, stride, padding, bool(op.args["count_include_pad"]))
+    return Window(leaf, False, kernel, stride, padding, bool(op.args["count_include_pad"]))
 
 
-def _plan(target: Target) -> _Window | None:
-    program = read_program(target)
+def plan_pooling(target: Target, device: str = "cpu", *, last: bool = False) -> Window | None:
+    """The window of a target that is one pooling, or None.
+
+    Input and output must be dense: planes, or (``last``) channels last.
+    """
+    program = read_program(target, device)
     if program is None or len(program.ops) != 1 or len(program.outputs) != 1:
         return None
     op = program.ops[0]
@@ -129,16 +136,9 @@ def _plan(target: Target) -> _Window | None:
     if not isinstance(leaf, Leaf) or leaf.dtype not in CTYPES or len(leaf.shape) != 4:
         return None
     output = target.outputs[0]
-    dense = leaf.view.is_contiguous() and _is_dense(output.shape, output.stride)
-    if not dense or 0 in leaf.shape or 0 in output.shape or leaf.shape[-1] > _WIDEST:
+    made = torch.empty_strided(output.shape, output.stride, device="meta")
+    layout = torch.channels_last if last else torch.contiguous_format
+    dense = all(t.is_contiguous(memory_format=layout) for t in (leaf.view, made))
+    if not dense or 0 in leaf.shape or 0 in output.shape:
         return None
     return _window(op, leaf, output.shape)
-
-
-def _is_dense(shape: tuple[int, ...], stride: tuple[int, ...]) -> bool:
-    step = 1
-    for size, found in zip(reversed(shape), reversed(stride), strict=True):
-        if size != 1 and found != step:
-            return False
-        step *= size
-    return True

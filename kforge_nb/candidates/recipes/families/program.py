@@ -118,6 +118,7 @@ class _Reader:
         self.metas: dict[fx.Node, Any] = {}
         self.made: dict[Op, fx.Node] = {}
         self.specs = target.inputs
+        self.device = target.device
 
     def read(self, graph: fx.Graph) -> Program:
         index = 0
@@ -168,11 +169,11 @@ class _Reader:
         return arg
 
     def _call(self, node: fx.Node) -> None:
-        call = read_call(node)
+        call = read_call(node, self.device)
         if call is None:
             raise _Unreadable(f"unknown operator {node.target}")
         name, args = call
-        meta = self._run(node)
+        meta = self._cast(args) if name == "cast" else self._run(node)
         self.metas[node] = meta
         if name == "dropout" and args.get("training") is False and not args.get("inplace"):
             self.values[node] = self._value(args["input"])
@@ -188,6 +189,10 @@ class _Reader:
         if args.get("inplace"):
             self._allow_in_place(source, node)
         self._add(node, name, {k: self._translate(v) for k, v in args.items()}, meta)
+
+    def _cast(self, args: dict[str, Any]) -> Any:
+        """A cast may name the device that the tensor is on already; its meta stays where it is."""
+        return self.metas[args["input"]].to(args["dtype"])
 
     def _run(self, node: fx.Node) -> Any:
         args = fx.map_arg(node.args, lambda n: self.metas[n])
@@ -243,10 +248,17 @@ class _Reader:
         self.values[node] = op
 
 
-def read_program(target: Target) -> Program | None:
-    """The target's graph as a :class:`Program`, or None where it holds anything unknown."""
+def read_program(target: Target, device: str = "cpu") -> Program | None:
+    """The target's graph as a :class:`Program`, or None where it holds anything unknown.
+
+    Args:
+        target: what to read.
+        device: ``cpu`` or ``cuda``: where all of the target's tensors must be, on one device.
+    """
     placeholders = [n for n in target.graph.graph.nodes if n.op == "placeholder"]
-    if len(placeholders) != len(target.inputs) or any(s.device != "cpu" for s in target.inputs):
+    devices = {spec.device for spec in (*target.inputs, *target.outputs)}
+    there = len(devices) == 1 and next(iter(devices)).partition(":")[0] == device
+    if len(placeholders) != len(target.inputs) or not there:
         return None
     try:
         with torch.no_grad():

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from kforge_nb.candidates.candidate import Candidate
     from kforge_nb.targets.target import Target
 
-__all__ = ["Rotary", "families"]
+__all__ = ["Rotary", "families", "plan_rotary"]
 
 
 def families() -> list[Any]:
@@ -36,24 +36,25 @@ class Rotary:
 
     def match(self, target: Target) -> Match | None:
         """The match where every output is one rotated input."""
-        code = _plan(target)
+        code = plan_rotary(target)
         return None if code is None else Match(self.name, target, {}, {"rows": code.domain.rows})
 
     def parameters(self, match: Match) -> dict[str, list[Any]]:
         """As every element-wise kernel; a row is half a head."""
-        code = _plan(match.target)
+        code = plan_rotary(match.target)
         assert code is not None  # noqa: S101  (a match exists, and matching is deterministic)
         return pointwise_parameters(code, match.target)
 
     def emit(self, match: Match, params: Params) -> Candidate:
         """The kernel for these parameters."""
-        code = _plan(match.target)
+        code = plan_rotary(match.target)
         assert code is not None  # noqa: S101
         return emit_pointwise(code, match, params)
 
 
-def _plan(target: Target) -> RowCode | None:
-    program = read_program(target)
+def plan_rotary(target: Target, device: str = "cpu") -> RowCode | None:
+    """Row code over half heads, or None where the graph is no rotary embedding."""
+    program = read_program(target, device)
     if program is None or len(program.ops) != 5 * len(program.outputs):
         return None
     shape = target.outputs[0].shape

@@ -22,14 +22,14 @@ if TYPE_CHECKING:
     from kforge_nb.candidates.candidate import Candidate
     from kforge_nb.targets.target import Target
 
-__all__ = ["RowNorm", "families"]
+__all__ = ["LONGEST", "Core", "RowNorm", "families", "plan_rows"]
 
-_LONGEST = 65536
-"""Longest row, in elements: its buffer (4 bytes each) lives on a thread's stack."""
+LONGEST = 65536
+"""Longest row, in elements: on a CPU its buffer (4 bytes each) lives on a thread's stack."""
 
 
 @dataclass(frozen=True, slots=True)
-class _Core:
+class Core:
     """The reduction found in a program: which kernel, over how many trailing axes."""
 
     op: Op
@@ -46,7 +46,7 @@ class RowNorm:
 
     def match(self, target: Target) -> Match | None:
         """The match where the graph is this core and element-wise operators around it."""
-        found = _plan(target, self.name)
+        found = plan_rows(target, self.name)
         if found is None:
             return None
         code, core = found
@@ -55,7 +55,7 @@ class RowNorm:
 
     def parameters(self, match: Match) -> dict[str, list[Any]]:
         """Instruction set, unrolling, stores, rows to prefetch ahead and whether to keep rows."""
-        found = _plan(match.target, self.name)
+        found = plan_rows(match.target, self.name)
         assert found is not None  # noqa: S101  (a match exists, and matching is deterministic)
         code, _ = found
         size = sum(prod(o.shape) * (4 if o.dtype == "float32" else 2) for o in match.target.outputs)
@@ -66,7 +66,7 @@ class RowNorm:
 
     def emit(self, match: Match, params: Params) -> Candidate:
         """The kernel for these parameters."""
-        found = _plan(match.target, self.name)
+        found = plan_rows(match.target, self.name)
         assert found is not None  # noqa: S101
         code, core = found
         constants: dict[str, tuple[str, Any]] = {
@@ -102,9 +102,14 @@ def families() -> list[RowNorm]:
     return [RowNorm(n) for n in ("softmax", "log_softmax", "layer_norm", "rms_norm")]
 
 
-def _plan(target: Target, family: str) -> tuple[RowCode, _Core] | None:
-    """Row code with every phase written, or None where the target is not of this family."""
-    program = read_program(target)
+def plan_rows(
+    target: Target, family: str, device: str = "cpu", longest: int = LONGEST
+) -> tuple[RowCode, Core] | None:
+    """Row code with every phase written, or None where the target is not of this family.
+
+    A row may have ``longest`` elements at most.
+    """
+    program = read_program(target, device)
     if program is None or len(program.ops) > 60:
         return None
     core = _FINDERS[family](program)
@@ -112,7 +117,7 @@ def _plan(target: Target, family: str) -> tuple[RowCode, _Core] | None:
         return None
     source = core.op.args["input"]
     shape = source.shape
-    if not 1 <= core.axes <= len(shape) or prod(shape[-core.axes :]) > _LONGEST or 0 in shape:
+    if not 1 <= core.axes <= len(shape) or prod(shape[-core.axes :]) > longest or 0 in shape:
         return None
     if any(spec.shape != shape for spec in target.outputs):
         return None
@@ -144,7 +149,7 @@ def value_like(value: Value, dtype: torch.dtype | None = None) -> torch.Tensor:
 
 
 def _softmax(name: str) -> Any:
-    def find(program: Program) -> _Core | None:
+    def find(program: Program) -> Core | None:
         op = program.only(name)
         if op is None:
             return None
@@ -154,19 +159,19 @@ def _softmax(name: str) -> Any:
         axes = _last_axes(op.args["dim"], len(source.shape))
         if axes != 1 or (dtype is not None and op.dtype != dtype):
             return None
-        return _with_result_dtype(program, op, _Core(op, name, 1))
+        return _with_result_dtype(program, op, Core(op, name, 1))
 
     return find
 
 
-def _with_result_dtype(program: Program, op: Op, core: _Core) -> _Core:
+def _with_result_dtype(program: Program, op: Op, core: Core) -> Core:
     """Let readers of a 16-bit core see its rounded result, as eager's readers do."""
     if op.dtype is torch.float16:
         program.replace(op, _cast(op, torch.float16))
     return core
 
 
-def _affine(program: Program, op: Op, eps: float, axes: int, kind: str) -> _Core:
+def _affine(program: Program, op: Op, eps: float, axes: int, kind: str) -> Core:
     """Take weight and bias out of a norm, as element-wise operators behind the bare core."""
     bare = Op("core", {"input": op.args["input"]}, value_like(op.args["input"]))
     result: Value = bare
@@ -177,10 +182,10 @@ def _affine(program: Program, op: Op, eps: float, axes: int, kind: str) -> _Core
     if result is bare or op.dtype is torch.float16:
         result = _cast(result, op.dtype)
     program.replace(op, result)
-    return _Core(bare, kind, axes, eps)
+    return Core(bare, kind, axes, eps)
 
 
-def _layer_norm(program: Program) -> _Core | None:
+def _layer_norm(program: Program) -> Core | None:
     op = program.only("layer_norm")
     if op is None or not isinstance(op.args["input"], Leaf | Op):
         return None
@@ -194,7 +199,7 @@ def _shape(op: Op) -> tuple[int, ...]:
     return tuple(shape) if isinstance(shape, tuple | list | torch.Size) else (shape,)
 
 
-def _rms_norm(program: Program) -> _Core | None:
+def _rms_norm(program: Program) -> Core | None:
     op = program.only("rms_norm")
     if op is None:
         return _composed_rms(program)
@@ -209,7 +214,7 @@ def _rms_norm(program: Program) -> _Core | None:
     return _affine(program, op, eps, len(_shape(op)), "rms_norm")
 
 
-def _composed_rms(program: Program) -> _Core | None:
+def _composed_rms(program: Program) -> Core | None:
     """``x * rsqrt(mean(x^2, -1, keepdim) + eps)`` in its usual spellings, in float32."""
     mean = program.only("mean")
     if mean is None or mean.args["keepdim"] is not True or mean.args["dtype"] is not None:
@@ -233,7 +238,7 @@ def _composed_rms(program: Program) -> _Core | None:
         return None
     bare = Op("core", {"input": x}, value_like(x))
     program.replace(product, bare)
-    return _Core(bare, "rms_norm", axes, eps)
+    return Core(bare, "rms_norm", axes, eps)
 
 
 def _squared(op: Op) -> Value | None:

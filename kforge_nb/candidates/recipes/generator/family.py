@@ -36,7 +36,7 @@ class Generator:
     name = "generated"
 
     def __init__(self) -> None:
-        self._traced: OrderedDict[str, fx.Graph | str] = OrderedDict()
+        self._traced: OrderedDict[tuple[str, str], fx.Graph | str] = OrderedDict()
 
     def match(self, target: Target) -> Match | None:
         """A match whenever a kernel can be written."""
@@ -61,7 +61,7 @@ class Generator:
         shorter type.
         """
         target = match.target
-        lowered = self._lowered(target, Choices())
+        lowered = self.lowered(target, Choices())
         nests = plan_nests(lowered.outputs, target.outputs)
         reducing = any(nest.reducing for nest in nests)
         written = sum(math.prod(s.shape) * _SIZES.get(s.dtype, 1) for s in target.outputs)
@@ -99,12 +99,14 @@ class Generator:
 
     def _source(self, match: Match, params: Params) -> str:
         target = match.target
+        if not target.device.startswith("cpu"):
+            raise Unsupported(f"the C++ generator writes for the CPU, not for {target.device}")
         choices = Choices(
             moments=params.get("moments", "two_pass"),
             softmax=params.get("softmax", "two_pass"),
             rounding=params.get("rounding", "free"),
         )
-        lowered = self._lowered(target, choices)
+        lowered = self.lowered(target, choices)
         stream = range(len(target.outputs)) if params.get("stream") else ()
         style = Style(
             stream=frozenset(stream),
@@ -121,7 +123,8 @@ class Generator:
             title=f"{target.name}, {target.granularity}",
         )
 
-    def _lowered(self, target: Target, choices: Choices) -> Lowered:
+    def lowered(self, target: Target, choices: Choices) -> Lowered:
+        """The target in the generator's language; raises Unsupported with the reason."""
         try:
             return lower(target, choices, self._graph(target))
         except RecursionError:
@@ -129,14 +132,15 @@ class Generator:
 
     def _graph(self, target: Target) -> fx.Graph:
         """The target's ATen graph; the last few are kept, as a search asks for the same again."""
-        if target.fingerprint not in self._traced:
+        key = (target.fingerprint, target.device)
+        if key not in self._traced:
             try:
-                self._traced[target.fingerprint] = aten_graph(target)
+                self._traced[key] = aten_graph(target)
             except Unsupported as reason:
-                self._traced[target.fingerprint] = str(reason)
+                self._traced[key] = str(reason)
             while len(self._traced) > 32:
                 self._traced.popitem(last=False)
-        found = self._traced[target.fingerprint]
+        found = self._traced[key]
         if isinstance(found, str):
             raise Unsupported(found)
         return found

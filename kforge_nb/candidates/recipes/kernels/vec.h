@@ -47,13 +47,20 @@ KF_INLINE vf madd(vf a, vf b, vf c) { return _mm512_fmadd_ps(a, b, c); }
 KF_INLINE vf round_int(vf a) { return _mm512_roundscale_ps(a, 8); }
 KF_INLINE vf scale2(vf a, vf n) { return _mm512_scalef_ps(a, n); }
 KF_INLINE vf vsqrt(vf a) { return _mm512_sqrt_ps(a); }
-// x / d for d >= 1 or NaN: half the cost of a division; one Newton step, error 1 ulp.
+// x / d for d >= 1 or NaN: half the cost of a division; one Newton step, error 1 ulp. Where d is
+// infinite the step would be NaN, and the minimum takes its second operand.
 KF_INLINE vf over(vf x, vf d) {
   const vf r = _mm512_rcp14_ps(d);
-  const vf better = _mm512_fmadd_ps(r, _mm512_fnmadd_ps(d, r, _mm512_set1_ps(1.0f)), r);
-  const __mmask16 infinite = _mm512_cmp_ps_mask(d, _mm512_set1_ps(INFINITY), _CMP_EQ_OQ);
-  return x * _mm512_mask_mov_ps(better, infinite, r);
+  return x * madd(r, vmin(_mm512_fnmadd_ps(d, r, set(1.0f)), set(1.0f)), r);
 }
+KF_INLINE vf over_finite(vf x, vf d) {  // the same for 1 <= d < infinity
+  const vf r = _mm512_rcp14_ps(d);
+  return x * madd(r, _mm512_fnmadd_ps(d, r, set(1.0f)), r);
+}
+KF_INLINE vf clip(vf x, float c) { return _mm512_range_ps(x, set(c), 2); }  // c where x is NaN
+KF_INLINE vf bounded(vf t) { return t; }  // the two below take infinities as they are
+KF_INLINE vf fraction(vf t) { return _mm512_reduce_ps(t, 9); }  // t - floor(t), 0 at infinity
+KF_INLINE vf scale_floor(vf a, vf t) { return _mm512_scalef_ps(a, t); }  // a 2^floor(t)
 KF_INLINE vf pick_lt(vf a, vf b, vf yes, vf no) {
   return _mm512_mask_mov_ps(no, _mm512_cmp_ps_mask(a, b, _CMP_LT_OQ), yes);
 }
@@ -125,6 +132,11 @@ KF_INLINE vf scale2(vf a, vf n) {  // in two steps, so that denormal results rou
 }
 KF_INLINE vf vsqrt(vf a) { return _mm256_sqrt_ps(a); }
 KF_INLINE vf over(vf x, vf d) { return x / d; }
+KF_INLINE vf over_finite(vf x, vf d) { return x / d; }
+KF_INLINE vf clip(vf x, float c) { return vmax(set(-c), vmin(set(c), x)); }
+KF_INLINE vf bounded(vf t) { return vmin(set(130.0f), vmax(set(-152.0f), t)); }
+KF_INLINE vf fraction(vf t) { return t - _mm256_round_ps(t, 9); }
+KF_INLINE vf scale_floor(vf a, vf t) { return scale2(a, _mm256_round_ps(t, 9)); }
 KF_INLINE vf pick_lt(vf a, vf b, vf yes, vf no) {
   return _mm256_blendv_ps(no, yes, _mm256_cmp_ps(a, b, _CMP_LT_OQ));
 }
@@ -174,6 +186,12 @@ KF_INLINE vf round_int(vf a) { KF_EACH a[k] = std::nearbyint(a[k]); return a; }
 KF_INLINE vf scale2(vf a, vf n) { KF_EACH a[k] = std::ldexp(a[k], int(n[k])); return a; }
 KF_INLINE vf vsqrt(vf a) { KF_EACH a[k] = std::sqrt(a[k]); return a; }
 KF_INLINE vf over(vf x, vf d) { return x / d; }
+KF_INLINE vf over_finite(vf x, vf d) { return x / d; }
+KF_INLINE vf clip(vf x, float c) { return vmax(set(-c), vmin(set(c), x)); }
+KF_INLINE vf bounded(vf t) { return vmin(set(130.0f), vmax(set(-152.0f), t)); }
+KF_INLINE vf whole(vf t) { KF_EACH t[k] = std::floor(t[k]); return t; }
+KF_INLINE vf fraction(vf t) { return t - whole(t); }
+KF_INLINE vf scale_floor(vf a, vf t) { return scale2(a, whole(t)); }
 KF_INLINE vf pick_lt(vf a, vf b, vf yes, vf no) { return a < b ? yes : no; }
 KF_INLINE vf vabs(vf a) { KF_EACH a[k] = std::fabs(a[k]); return a; }
 KF_INLINE vf keep(vf v, float, Full) { return v; }

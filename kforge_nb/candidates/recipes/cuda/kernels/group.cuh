@@ -11,9 +11,11 @@ template <class F> KF_INLINE void at(const Args& a, int group, int k, F f) {
   f(p, (k - row * RV) * V);
 }
 
-KF_INLINE Moments part_moments(const Args& a, int group, int part) {
+// Moments of a part, which is left in shared memory where there is room for it.
+KF_INLINE Moments part_moments(const Args& a, int group, int part, Kept* room = nullptr) {
   const int end = min(GV, (part + 1) * PART_V);
   int k = part * PART_V + threadIdx.x;
+  Kept* place = room + threadIdx.x * V;
   Moments m;
   for (; k + (U - 1) * BLOCK < end; k += U * BLOCK) {
     vf x[U];
@@ -21,18 +23,28 @@ KF_INLINE Moments part_moments(const Args& a, int group, int part) {
     for (int u = 0; u < U; ++u)
       at(a, group, k + u * BLOCK, [&](const Row& p, int i) { x[u] = before<false>(p, i, All{}); });
     m.take(x);
+    if (room != nullptr) {
+#pragma unroll
+      for (int u = 0; u < U; ++u) write<false>(place + u * BLOCK * V, x[u], All{});
+      place += U * BLOCK * V;
+    }
   }
   for (; k < end; k += BLOCK) {
     vf x[1];
     at(a, group, k, [&](const Row& p, int i) { x[0] = before<false>(p, i, All{}); });
     m.take(x);
+    if (room != nullptr) {
+      write<false>(place, x[0], All{});
+      place += BLOCK * V;
+    }
   }
   return m;
 }
 
-KF_INLINE void stats_task(const Args& a, float* partial, int group, int part, float* shared) {
+KF_INLINE void stats_task(
+    const Args& a, float* partial, int group, int part, float* shared, Kept* room = nullptr) {
   Team<BLOCK, BLOCK> team(shared);
-  const Moments own = part_moments(a, group, part);
+  const Moments own = part_moments(a, group, part, room);
   if (threadIdx.x == 0) shared[Team<BLOCK, BLOCK>::FLOATS] = own.mean;
   __syncthreads();
   const Moments m = merged(team, own, shared[Team<BLOCK, BLOCK>::FLOATS]);

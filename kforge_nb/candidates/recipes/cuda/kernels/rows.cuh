@@ -1,6 +1,7 @@
 // Rows that T threads share; the block holds BLOCK / T of them and goes on by the grid's size. A row
 // stays in registers (K vectors a thread), in shared memory, or is read again for every pass. A
-// row beyond the last is the last one once more: the same values are written twice.
+// row beyond the last is the last one once more: the same values are written twice. AHEAD: while a
+// row is worked on, the next one is on its way into registers.
 enum Keep { REGISTERS, SHARED, AGAIN };
 static constexpr int BESIDE = BLOCK / T;
 static constexpr int CV = C / V;
@@ -12,16 +13,18 @@ struct Slots {
   float* room;  // this thread's place in shared memory
 };
 
+template <bool S> KF_INLINE void read_row(const Row& p, int lane, Slots& s) {
+#pragma unroll
+  for (int k = 0; k < K; ++k)
+    if (WHOLE || k * T + lane < CV) s.x[k] = before<S>(p, (k * T + lane) * V, All{});
+}
+
 // f(position in the row, value) for every vector of this thread; after the LAST sweep nobody needs
 // what f left in the value.
 template <bool FIRST, bool S, bool LAST = false, class F>
 KF_INLINE void sweep(const Row& p, int lane, Slots& s, F f) {
   if constexpr (KEEP == REGISTERS) {
-    if constexpr (FIRST) {
-#pragma unroll
-      for (int k = 0; k < K; ++k)
-        if (WHOLE || k * T + lane < CV) s.x[k] = before<S>(p, (k * T + lane) * V, All{});
-    }
+    if constexpr (FIRST && !AHEAD) read_row<S>(p, lane, s);
 #pragma unroll
     for (int k = 0; k < K; ++k)
       if (WHOLE || k * T + lane < CV) f((k * T + lane) * V, s.x[k]);
@@ -45,12 +48,31 @@ KF_INLINE void sweep(const Row& p, int lane, Slots& s, F f) {
   }
 }
 
-template <class F> KF_INLINE void each_row(const Args& a, float* room, F f) {
+KF_INLINE int row_of(int task) {
+  const int row = task * BESIDE + threadIdx.x / T;
+  return row < ROWS ? row : ROWS - 1;
+}
+
+template <bool S, class F> KF_INLINE void each_row(const Args& a, float* room, F f) {
   const int lane = threadIdx.x % T, beside = threadIdx.x / T;
+  if constexpr (AHEAD) {
+    int task = blockIdx.x;
+    Row p(a, row_of(task));
+    Slots s;
+    read_row<S>(p, lane, s);
+    for (int next = task + gridDim.x; next < TASKS; next += gridDim.x) {
+      const Row q(a, row_of(next));
+      Slots following;
+      read_row<S>(q, lane, following);
+      f(p, lane, s);
+      p = q;
+      s = following;
+    }
+    f(p, lane, s);
+    return;
+  }
   for (int task = blockIdx.x; task < TASKS; task += gridDim.x) {
-    int row = task * BESIDE + beside;
-    row = row < ROWS ? row : ROWS - 1;
-    const Row p(a, row);
+    const Row p(a, row_of(task));
     Slots s;
     s.room = room + (KEEP == SHARED ? beside * C : 0);
     f(p, lane, s);

@@ -66,20 +66,25 @@ KF_INLINE vf set(float x) {
   return r;
 }
 
-// Words of 4 bytes, read-only, in the widest accesses that the number allows.
-template <int N> KF_INLINE void fetch(const void* p, uint32_t (&w)[N]) {
+// Global memory through the read-only cache (G), or shared memory.
+template <bool G, class W> KF_INLINE W word(const W* p) {
+  if constexpr (G) return __ldg(p);
+  else return *p;
+}
+// Words of 4 bytes, in the widest accesses that the number allows.
+template <int N, bool G = true> KF_INLINE void fetch(const void* p, uint32_t (&w)[N]) {
   if constexpr (N % 4 == 0) {
 #pragma unroll
     for (int k = 0; k < N / 4; ++k) {
-      const uint4 q = __ldg((const uint4*)p + k);
+      const uint4 q = word<G>((const uint4*)p + k);
       w[4 * k] = q.x, w[4 * k + 1] = q.y, w[4 * k + 2] = q.z, w[4 * k + 3] = q.w;
     }
   } else if constexpr (N == 2) {
-    const uint2 q = __ldg((const uint2*)p);
+    const uint2 q = word<G>((const uint2*)p);
     w[0] = q.x, w[1] = q.y;
   } else {
 #pragma unroll
-    for (int k = 0; k < N; ++k) w[k] = __ldg((const uint32_t*)p + k);
+    for (int k = 0; k < N; ++k) w[k] = word<G>((const uint32_t*)p + k);
   }
 }
 template <bool S, int N> KF_INLINE void send(void* p, const uint32_t (&w)[N]) {
@@ -111,21 +116,21 @@ template <class T> KF_INLINE float one(const T* p) {
   return scalar(x);
 }
 
-template <class T, class L> KF_INLINE vf load(const T* p, L n) {
+template <class T, class L, bool G = true> KF_INLINE vf load(const T* p, L n) {
   vf r;
   if constexpr (sizeof(L) == sizeof(Part)) {
 #pragma unroll
     for (int k = 0; k < V; ++k) r.v[k] = has(n, k) ? one(p + k) : 0.0f;
   } else if constexpr (sizeof(T) == 4) {
     uint32_t w[V];
-    fetch<V>(p, w);
+    fetch<V, G>(p, w);
 #pragma unroll
     for (int k = 0; k < V; ++k) r.v[k] = __uint_as_float(w[k]);
   } else if constexpr (V == 1) {
-    r.v[0] = one(p);
+    r.v[0] = G ? one(p) : scalar(*p);
   } else {
     uint32_t w[V / 2 + (V == 1)];
-    fetch<V / 2 + (V == 1)>(p, w);
+    fetch<V / 2 + (V == 1), G>(p, w);
 #pragma unroll
     for (int k = 0; k < V / 2; ++k) {
       r.v[2 * k] = low_half(T{}, w[k]);

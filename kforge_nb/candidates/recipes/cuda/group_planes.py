@@ -1,0 +1,142 @@
+"""CUDA kernels for group norm of planes: three ways to see a group's elements twice.
+
+``kept``: one launch that keeps what it read in shared memory, so that the input is read once;
+``two``: a launch for the statistics, one for the normalising; ``drawn``: one launch whose blocks
+draw tasks in an order that lets the second reading of a group hit the second-level cache.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kforge_nb.candidates.candidate import Scratch
+from kforge_nb.candidates.recipes.cuda import emit
+from kforge_nb.candidates.recipes.families.rowcode import CTYPES
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from kforge_nb.candidates.recipes.families.group_norm import GroupPlan
+    from kforge_nb.candidates.recipes.family import Params
+    from kforge_nb.targets.target import Target
+
+__all__ = ["PARTS", "kept_type", "plane_constants", "plane_entries", "plane_parameters"]
+
+PARTS = 512
+"""A group is split into so many parts at most."""
+
+BLOCK_RESERVE = 1024
+"""Shared bytes that the device keeps for itself in each block."""
+
+_FLOATS = "float* "
+
+
+def kept_type(plan: GroupPlan) -> torch.dtype:
+    """The type in which a kept element loses nothing that eager's input has."""
+    dtype = plan.source.dtype
+    return dtype if dtype in CTYPES else torch.float32
+
+
+def plane_parameters(plan: GroupPlan, target: Target) -> dict[str, list[Any]]:
+    """How a group is seen twice, then what matters to each way.
+
+    ``beside`` is how many blocks share a multiprocessor (kept); ``task_kb`` the kilobytes of a
+    task, ``lag`` how many groups the statistics run ahead, ``waves`` the blocks that stay for each
+    multiprocessor (two, drawn).
+    """
+    return {
+        "way": ["kept", "two", "drawn"],
+        "beside": [3, 2, 4, 6, 1],
+        "block": [256, 512, 128, 1024],
+        "unroll": [4, 2, 8],
+        "task_kb": [32, 64, 16, 128, 8],
+        "lag": [1, 2, 4, 8],
+        "vector": emit.vector_widths(plan.code, target),
+        "waves": [4, 2, 8],
+        "stores": ["stream", "plain"],
+    }
+
+
+def _split(plan: GroupPlan, target: Target, params: Params) -> int:
+    """Parts of a group."""
+    groups = plan.shape[0] * plan.groups
+    elements = plan.code.domain.rows // groups * plan.code.domain.length
+    most = max(1, min(PARTS, elements // params["vector"]))
+    if params["way"] != "kept":
+        item = 2 if emit.short_answers(target) else 4
+        return min(most, -(-elements * item // (params["task_kb"] * 1024)))
+    size = elements * kept_type(plan).itemsize
+    least = -(-size // _room(target, params))
+    at_once = _beside(params) * emit.multiprocessors(target.device) // groups
+    # Where all groups fit on the device at once, every block gets an equal share of them.
+    return min(most, max(least, at_once))
+
+
+def _room(target: Target, params: Params) -> int:
+    """Shared bytes for the part that a block keeps."""
+    limit = emit.shared_limit(target.device)
+    own = params["block"] // 32 * 8 + 4 * PARTS + 64
+    return max(4096, (limit + BLOCK_RESERVE) // _beside(params) - BLOCK_RESERVE - own)
+
+
+def _beside(params: Params) -> int:
+    """Blocks that share a multiprocessor; together they have 1024 threads at most."""
+    return int(max(1, min(params["beside"], 1024 // params["block"])))
+
+
+def plane_constants(plan: GroupPlan, target: Target, params: Params) -> dict[str, emit.Constant]:
+    """What ``group.cuh`` and ``group_kept.cuh`` want to know."""
+    groups = plan.shape[0] * plan.groups
+    return {
+        "PER": ("int", plan.code.domain.rows // groups),
+        "SPLIT": ("int", _split(plan, target, params)),
+        "GROUPS": ("int", groups),
+        "LAG": ("int", min(params["lag"], groups)),
+    }
+
+
+def plane_entries(
+    plan: GroupPlan,
+    target: Target,
+    params: Params,
+    constants: Mapping[str, emit.Constant],
+) -> tuple[list[emit.Entry], dict[str, Scratch]]:
+    """The kernels of the chosen way, and their scratch."""
+    code, block = plan.code, params["block"]
+    groups, split = int(constants["GROUPS"][1]), int(constants["SPLIT"][1])
+    stream = "true" if params["stores"] == "stream" else "false"
+    head = (
+        f"  const Args a{{{', '.join(n for _, n in code.arguments())}}};\n"
+        "  __shared__ float shared[Team<BLOCK, BLOCK>::FLOATS + 1];\n"
+    )
+    scratch = {"partial": Scratch("float32", (str(groups), str(split), "3"))}
+    pointers = [*code.arguments(), (_FLOATS, "partial")]
+    processors = emit.multiprocessors(target.device)
+    if params["way"] == "kept":
+        scratch["state"] = Scratch("int32", (str(groups + 1),), "zero")
+        body = head.replace("  const", "  extern __shared__ float4 room[];\n  const", 1)
+        body += f"  kept_tasks<{stream}>(a, partial, state, shared, (Kept*)room);"
+        vectors = -(-plan.code.domain.rows * code.domain.length // groups // params["vector"])
+        size = -(-vectors // split) * params["vector"] * kept_type(plan).itemsize
+        beside = _beside(params)
+        grid = min(groups * split, beside * processors)
+        given = [*pointers, ("int* ", "state")]
+        return [emit.Entry("kf_group_norm", given, body, grid, block, size, beside)], scratch
+    if params["way"] == "drawn":
+        scratch["moments"] = Scratch("float32", (str(groups), "2"))
+        scratch["state"] = Scratch("int32", (str(2 * groups + 1),), "zero")
+        body = head + f"  drawn_tasks<{stream}>(a, partial, moments, state, shared);"
+        grid = min(2 * groups * split, params["waves"] * processors)
+        given = [*pointers, (_FLOATS, "moments"), ("int* ", "state")]
+        return [emit.Entry("kf_group_norm", given, body, grid, block)], scratch
+    task = "blockIdx.x / SPLIT, blockIdx.x % SPLIT"
+    # From the last group to the first: what was read last still sits in the cache.
+    back = "(gridDim.x - 1 - blockIdx.x) / SPLIT, (gridDim.x - 1 - blockIdx.x) % SPLIT"
+    stats = head + f"  stats_task(a, partial, {task}, shared);"
+    apply = head + f"  apply_merged<{stream}>(a, partial, {back}, shared);"
+    return [
+        emit.Entry("kf_group_moments", pointers, stats, groups * split, block),
+        emit.Entry("kf_group_norm", pointers, apply, groups * split, block),
+    ], scratch
