@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from kforge_nb.judge.extension.ops import WrongOutput
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
@@ -76,15 +78,15 @@ class Memory:
         return [place.of(flat, base) for place in self.input_places]
 
     def keep(self, outputs: Sequence[torch.Tensor]) -> None:
-        """Copy a call's outputs to where the judge reads them; ValueError if they do not fit."""
+        """Copy a call's outputs to where the judge reads them."""
         for place, tensor in zip(self.output_places, outputs, strict=True):
             if place.bytes:
                 place.of(self.results).copy_(tensor)
 
     def check(self, outputs: Sequence[torch.Tensor], inputs: Sequence[torch.Tensor]) -> None:
-        """Number, shape, strides, dtype, device and storage of what a call returned."""
+        """Number, shape, strides, dtype, device and storage of outputs; raises WrongOutput."""
         if len(outputs) != len(self.output_places):
-            raise ValueError(
+            raise WrongOutput(
                 f"forward returned {len(outputs)} tensors where the target has "
                 f"{len(self.output_places)} outputs"
             )
@@ -95,14 +97,14 @@ class Memory:
                 for n, a, b in zip(place.shape, place.stride, got.stride(), strict=False)
             )
             if tuple(got.shape) != place.shape or got.dtype != place.dtype or not same_place:
-                raise ValueError(
+                raise WrongOutput(
                     f"out{i} is {got.dtype} {tuple(got.shape)} with strides {got.stride()}, the "
                     f"target's is {place.dtype} {place.shape} with strides {place.stride}"
                 )
             if got.device.type != self.device.type:
-                raise ValueError(f"out{i} lives on {got.device}, the target on {self.device}")
+                raise WrongOutput(f"out{i} lives on {got.device}, the target on {self.device}")
             if got.numel() and got.untyped_storage().data_ptr() in taken:
-                raise ValueError(f"out{i} shares its memory with an input")
+                raise WrongOutput(f"out{i} shares its memory with an input")
 
 
 def _map(descriptor: int, size: int, writable: bool) -> mmap.mmap:

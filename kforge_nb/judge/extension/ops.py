@@ -15,7 +15,25 @@ from __future__ import annotations
 
 from enum import IntEnum
 
-__all__ = ["ExtensionOp"]
+__all__ = ["Breach", "ExtensionOp", "NotCapturable", "WrongOutput"]
+
+
+class Breach(Exception):
+    """What a worker found against its extension, in words; ``code`` goes into the reply."""
+
+    code = 0
+
+
+class WrongOutput(Breach):
+    """Outputs that are not what the target's are, or inputs that were written to."""
+
+    code = 1
+
+
+class NotCapturable(Breach):
+    """Calls that cannot become a CUDA graph."""
+
+    code = 2
 
 
 class ExtensionOp(IntEnum):

@@ -20,11 +20,18 @@ from kforge_nb.candidates.plan import ResolvedPlan
 from kforge_nb.compilers.cpp import Built, build
 from kforge_nb.errors import MissingTool
 from kforge_nb.judge import protocol
-from kforge_nb.judge.extension.ops import ExtensionOp
-from kforge_nb.judge.protocol import Op
-from kforge_nb.judge.regions import Buffer, InputLayout, OutputLayout, Region
-from kforge_nb.judge.runner_handle import Limits, RunnerHandle, descriptors, timing_environment
-from kforge_nb.judge.session import LoadedCandidate
+from kforge_nb.judge.checked import IsolatedCandidate
+from kforge_nb.judge.evaluation import Verdict
+from kforge_nb.judge.extension.ops import ExtensionOp, NotCapturable, WrongOutput
+from kforge_nb.judge.protocol import Op, Reply
+from kforge_nb.judge.regions import Buffer, OutputLayout, Region
+from kforge_nb.judge.runner_handle import (
+    Limits,
+    RunnerFailed,
+    RunnerHandle,
+    descriptors,
+    timing_environment,
+)
 from kforge_nb.judge.slots import TimedInputs
 from kforge_nb.settings import cache_dir
 from kforge_nb.targets.target import Target, TensorSpec
@@ -40,6 +47,7 @@ __all__ = [
 
 START_SECONDS = 120.0  # torch is imported, and a GPU's context made, before the first answer
 _LAYERS = {1: "no_new_privs", 2: "landlock", 4: "seccomp"}
+_VERDICTS = {WrongOutput.code: Verdict.WRONG, NotCapturable.code: Verdict.REFUSED}
 _MAIN = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1])['path']; "
     "from kforge_nb.judge.extension.worker import main; main()"
@@ -160,6 +168,10 @@ class ExtensionRunner(RunnerHandle):
         self._ask(Op.BATCH, 0, 0, seconds=seconds)
         return perf_counter() - start, reply.nanos * 1e-9
 
+    def _refused(self, op: IntEnum, reply: Reply) -> Exception:
+        verdict = _VERDICTS.get(reply.value)
+        return super()._refused(op, reply) if verdict is None else RunnerFailed(verdict, reply.text)
+
     def _fault_words(self) -> str:
         mib = self._memory >> 20
         return (
@@ -197,10 +209,8 @@ class DeviceExtensionRunner(ExtensionRunner):
         return self._confirmed(ExtensionOp.HOT, calls, 0, seconds)[0] / max(1, calls)
 
 
-class ExtensionCandidate(LoadedCandidate):
-    """A torch extension in its worker, with the surface of :class:`LoadedCandidate`."""
-
-    runner: HostExtensionRunner | DeviceExtensionRunner  # type: ignore[assignment]
+class ExtensionCandidate(IsolatedCandidate):
+    """A torch extension in its worker; a context manager. Methods may raise RunnerFailed."""
 
     def __init__(
         self,
@@ -211,21 +221,12 @@ class ExtensionCandidate(LoadedCandidate):
         threads: int,
         limits: Limits,
     ) -> None:
-        self.target = target
-        self._resolved = ResolvedPlan([], {})
-        self._timed = timed
-        self._threads = threads
-        self._in_layout = InputLayout(target.inputs)
-        self._out_layout = OutputLayout(target.outputs, self._resolved)
-        self._inputs = Region(self._in_layout.stride, "inputs")
-        self._outputs = Region(self._out_layout.bytes, "outputs")
-        regions = (self._inputs, timed.region, self._outputs)
+        super().__init__(target, timed, OutputLayout(target.outputs, ResolvedPlan([], {})))
         kind = HostExtensionRunner if target.device == "cpu" else DeviceExtensionRunner
         try:
-            self.runner = kind(library, regions, target.device, threads, limits)
+            self.runner: Any = kind(library, self.regions, target.device, threads, limits)
         except BaseException:
-            self._inputs.close()
-            self._outputs.close()
+            self._release()
             raise
 
     def load(self) -> bool:
@@ -245,12 +246,16 @@ class ExtensionCandidate(LoadedCandidate):
         held = self.runner.load_extension()
         return {name: bool(held & bit) for bit, name in _LAYERS.items()}
 
-    def outputs(self) -> list[torch.Tensor]:
-        """The outputs in the region, with the target's strides (on a GPU: copied to it)."""
-        found = super().outputs()
-        if self.target.device == "cpu":
-            return found
-        return [t.to(self.target.device) for t in found]
+    def _call(self, laid_out: bool) -> None:  # noqa: ARG002 - it allocates its outputs itself
+        self.runner.run()
+
+    def _end(self) -> None:
+        self.runner.close()
+
+    def fetch(self, age: int) -> list[torch.Tensor]:
+        """Copies of the outputs of a timed call (0: the last one), in host memory."""
+        self.runner.fetch(age)
+        return [t.clone() for t in self.outputs()]
 
 
 def _places(specs: Iterable[TensorSpec], buffers: Iterable[Buffer]) -> list[dict[str, Any]]:

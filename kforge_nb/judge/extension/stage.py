@@ -14,6 +14,7 @@ from contextlib import contextmanager
 import torch
 
 from kforge_nb.judge.extension.memory import Memory
+from kforge_nb.judge.extension.ops import NotCapturable, WrongOutput
 from kforge_nb.judge.protocol import HELD_CALLS
 
 __all__ = ["DeviceStage", "HostStage"]
@@ -89,7 +90,7 @@ class DeviceStage:
         self._cache = torch.zeros(_L2_TIMES * facts.L2_cache_size // 4, device=self._device)
 
     def run(self) -> None:
-        """One checked call; ValueError if it wrote to its inputs."""
+        """One checked call; raises WrongOutput if it wrote to its inputs."""
         flat = self._memory.inputs.to(self._device)
         kept = flat.clone()
         inputs = self._memory.views(flat)
@@ -97,7 +98,7 @@ class DeviceStage:
             outputs = self._forward(inputs)
         torch.cuda.synchronize(self._device)
         if not torch.equal(flat, kept):
-            raise ValueError("it wrote to its inputs, or between them")
+            raise WrongOutput("it wrote to its inputs, or between them")
         self._memory.check(outputs, inputs)
         self._memory.keep(outputs)
 
@@ -138,7 +139,7 @@ class DeviceStage:
                         if not empty:
                             self._held.append(self._forward(self._slots[i % len(self._slots)]))
             except RuntimeError as problem:
-                raise ValueError(
+                raise NotCapturable(
                     "its calls cannot be captured in a CUDA graph: launch on torch's current "
                     "stream, allocate by torch, and do not wait for the device "
                     f"({str(problem).splitlines()[0][:120]})"

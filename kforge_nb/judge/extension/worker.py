@@ -23,7 +23,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from kforge_nb.judge.extension.ops import ExtensionOp
+from kforge_nb.judge.extension.ops import Breach, ExtensionOp
 from kforge_nb.judge.protocol import MAGIC, Op
 
 __all__ = ["main"]
@@ -73,6 +73,8 @@ class _Worker:
         self._start = start
         self._on_gpu = start["device"].startswith("cuda")
         torch.set_num_threads(start["threads"])
+        if self._on_gpu:  # a context, and the libraries that torch loads when it first needs them
+            torch.zeros(1 << 20, device=start["device"]).sum().item()
         self._memory = Memory(start)
         self._stage: Any = None
 
@@ -139,6 +141,8 @@ def _answer(worker: _Worker, reply: int) -> bool:
     status, value, nanos, text = 0, 0, 0, b""
     try:
         value, nanos = worker.serve(op, a, b, payload)
+    except Breach as breach:
+        status, value, text = 1, breach.code, str(breach).encode()[:287]
     except Exception as problem:  # noqa: BLE001 - whatever the candidate raised, the judge is told
         first = str(problem).strip().split("\n", 1)[0]
         status, text = 1, f"{type(problem).__name__}: {first}".encode()[:287]

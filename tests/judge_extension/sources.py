@@ -1,0 +1,79 @@
+"""Torch extensions that the tests share, for the CPU and for a GPU, honest and not."""
+
+from __future__ import annotations
+
+import importlib.util
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from kforge_nb.targets.inputs import CapturedInputs
+from kforge_nb.targets.target import Target
+
+HEAD = """#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+#include <cmath>
+#include <vector>
+"""
+
+SILU_CPU = (
+    HEAD
+    + """
+std::vector<at::Tensor> forward(std::vector<at::Tensor> inputs) {
+  const at::Tensor& x = inputs[0];
+  at::Tensor y = at::empty_like(x);
+  const float* a = x.const_data_ptr<float>();
+  float* o = y.mutable_data_ptr<float>();
+  const int64_t n = x.numel();
+#pragma omp parallel for
+  for (int64_t i = 0; i < n; ++i) o[i] = a[i] / (1.0f + std::exp(-a[i]));
+  return {y};
+}
+"""
+)
+
+SILU_CUDA = (
+    HEAD
+    + """#include <c10/cuda/CUDAStream.h>
+
+__global__ void silu(const float* __restrict__ a, float* __restrict__ o, int64_t n) {
+  const int64_t step = static_cast<int64_t>(gridDim.x) * blockDim.x;
+  for (int64_t i = blockIdx.x * static_cast<int64_t>(blockDim.x) + threadIdx.x; i < n; i += step)
+    o[i] = a[i] / (1.0f + expf(-a[i]));
+}
+
+std::vector<at::Tensor> forward(std::vector<at::Tensor> inputs) {
+  const at::Tensor& x = inputs[0];
+  at::Tensor y = at::empty_like(x);
+  const int64_t n = x.numel();
+  const int blocks = static_cast<int>(std::min<int64_t>((n + 255) / 256, 2048));
+  silu<<<blocks, 256, 0, c10::cuda::getCurrentCUDAStream()>>>(
+      x.const_data_ptr<float>(), y.mutable_data_ptr<float>(), n);
+  return {y};
+}
+"""
+)
+
+
+def target_of(function: Callable[..., Any], *inputs: torch.Tensor, family: str = "other") -> Target:
+    """A target with ``inputs`` as its one captured set."""
+    made = _helpers().make_target(function, *inputs, family=family, name=family)
+    made.captured = CapturedInputs()
+    made.captured.add(list(inputs))
+    made.captured.finish()
+    return made
+
+
+def _helpers() -> Any:
+    """tests/helpers.py, which importlib mode does not put on the path."""
+    path = Path(__file__).parents[1] / "helpers.py"
+    spec = importlib.util.spec_from_file_location("kforge_test_helpers", path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    sys.modules.setdefault("kforge_test_helpers", module)
+    spec.loader.exec_module(module)
+    return module
