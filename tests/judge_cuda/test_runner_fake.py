@@ -11,7 +11,7 @@ import torch
 from kforge_nb.candidates.candidate import Kernel, LaunchPlan, Scratch
 from kforge_nb.errors import BadInput, ContractBreach, MissingTool
 from kforge_nb.judge.cases import make_case
-from kforge_nb.judge.cuda.binary import cuda_facts, cuda_runner_binary
+from kforge_nb.judge.cuda.binary import cuda_facts, cuda_runner_binary, runner_environment
 from kforge_nb.judge.cuda.handle import CudaLimits, CudaRunner
 from kforge_nb.judge.cuda.session import CudaCandidate, device_index
 from kforge_nb.judge.evaluation import Verdict
@@ -453,3 +453,18 @@ def test_device_names():
     assert (device_index("cuda"), device_index("cuda:3")) == (0, 3)
     with pytest.raises(BadInput, match="no CUDA device"):
         device_index("cpu")
+
+
+@pytest.mark.parametrize(
+    ("visible", "device", "seen"),
+    [(None, 1, "1"), ("4,GPU-7", 1, "GPU-7"), ("", 0, ""), ("2", 1, "")],
+)
+def test_a_runner_sees_one_device(visible, device, seen, monkeypatch):
+    """The one that torch calls by this number; what the user has hidden stays hidden."""
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    monkeypatch.setenv("SECRET_TOKEN", "x")
+    if visible is not None:
+        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    environment = runner_environment(device)
+    assert environment["CUDA_VISIBLE_DEVICES"] == seen
+    assert "SECRET_TOKEN" not in environment

@@ -54,10 +54,12 @@ def runner_environment(device: int) -> dict[str, str]:
         "CUDA_MODULE_LOADING": "EAGER",
     }
     environment |= {name: os.environ[name] for name in _KEPT if name in os.environ}
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
-    names = [name.strip() for name in visible.split(",") if name.strip()]
-    environment["CUDA_VISIBLE_DEVICES"] = names[device] if device < len(names) else str(device)
-    return environment
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is None:
+        return environment | {"CUDA_VISIBLE_DEVICES": str(device)}
+    names = [name.strip() for name in visible.split(",")]
+    chosen = names[device] if device < len(names) else ""  # hidden from us: hidden from it
+    return environment | {"CUDA_VISIBLE_DEVICES": chosen}
 
 
 def cuda_facts(device: int = 0, driver: str = DRIVER) -> dict[str, Any]:
@@ -76,12 +78,12 @@ def cuda_facts(device: int = 0, driver: str = DRIVER) -> dict[str, Any]:
     Raises:
         MissingTool: no compiler, no driver, or no such device; the message says which.
     """
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES", "")
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
     return dict(_facts(device, driver, visible))
 
 
 @lru_cache(maxsize=16)
-def _facts(device: int, driver: str, visible: str) -> dict[str, Any]:  # noqa: ARG001 - a key
+def _facts(device: int, driver: str, visible: str | None) -> dict[str, Any]:  # noqa: ARG001 - a key
     try:
         done = subprocess.run(
             [str(cuda_runner_binary()), "--probe", driver, "0"],
