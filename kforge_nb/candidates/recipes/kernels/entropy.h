@@ -22,7 +22,7 @@ static float row_loss(const X* x, int64_t label) {
     }
     const vf base = set(top == low ? 0.0f : top);
     sweep<U>(n, [&](int64_t i, int k, auto l) KF_INNER {
-      s[k] += keep(vexp(load(x + b + i, l) - base), 0.0f, l);
+      s[k] += keep(vexp_falling(load(x + b + i, l) - base), 0.0f, l);
     });
     sum += fold_add(sum_of(s));
   }
