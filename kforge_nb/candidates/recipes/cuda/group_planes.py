@@ -63,7 +63,7 @@ def _split(plan: GroupPlan, target: Target, params: Params) -> int:
     """Parts of a group."""
     groups = plan.shape[0] * plan.groups
     elements = plan.code.domain.rows // groups * plan.code.domain.length
-    most = max(1, min(PARTS, elements // params["vector"]))
+    most = max(1, min(PARTS, elements // (params["vector"] * params["block"])))
     if params["way"] != "kept":
         item = 2 if emit.short_answers(target) else 4
         return min(most, -(-elements * item // (params["task_kb"] * 1024)))
