@@ -67,6 +67,15 @@ def l2_norm(x: Any) -> Any:
     return x * torch.rsqrt((x * x).sum(dim=-1, keepdim=True) + 1e-6)
 
 
+def ids(high: int, *shape: int) -> torch.Tensor:
+    return torch.randint(0, high, shape, generator=torch.Generator().manual_seed(3))
+
+
+def causal_silu(x: Any, w: Any, b: Any) -> Any:
+    """As the delta rule's short convolution: padded on both sides, cut, activated."""
+    return F.silu(F.conv1d(x, w, b, padding=3, groups=24)[:, :, :32])
+
+
 GENERATED: dict[str, tuple[Callable[..., Any], Callable[[], list[torch.Tensor]]]] = {
     "cat-heads": (
         lambda x, y: torch.cat([x, y], dim=2),
@@ -100,6 +109,31 @@ GENERATED: dict[str, tuple[Callable[..., Any], Callable[[], list[torch.Tensor]]]
     "gated-residual": (
         lambda x, g, y: x + g.unsqueeze(1) * y,
         lambda: [randn(2, 9, 48), randn(2, 48, seed=1), randn(2, 9, 48, seed=2)],
+    ),
+    "embedding": (lambda i, w: F.embedding(i, w), lambda: [ids(50, 3, 7), randn(50, 48)]),
+    "embedding-scale": (
+        lambda i, w, s: F.embedding(i, w, padding_idx=0) * 3.5 + s,
+        lambda: [ids(9, 5), randn(9, 40), randn(40, seed=1)],
+    ),
+    "conv1d": (
+        lambda x, w: F.conv1d(x, w, padding=3, groups=10),
+        lambda: [randn(2, 10, 33), randn(10, 1, 4, seed=1)],
+    ),
+    "conv1d-dilated": (
+        lambda x, w, b: F.conv1d(x, w, b, dilation=2, groups=16),
+        lambda: [randn(3, 16, 48), randn(16, 1, 5, seed=1), randn(16, seed=2)],
+    ),
+    "causal-conv1d": (
+        causal_silu,
+        lambda: [randn(2, 24, 32), randn(24, 1, 4, seed=1), randn(24, seed=2)],
+    ),
+    "causal-conv1d-turned": (
+        causal_silu,
+        lambda: [randn(2, 32, 24).transpose(1, 2), randn(24, 1, 4, seed=1), randn(24, seed=2)],
+    ),
+    "conv1d-turned": (
+        lambda x, w: F.conv1d(x, w, padding=3, groups=72),
+        lambda: [randn(1, 70, 72).transpose(1, 2), randn(72, 1, 4, seed=1)],
     ),
     "max-pool-last": (
         lambda x: F.max_pool2d(x, 3, 2, 1),

@@ -17,7 +17,9 @@ __all__ = ["cuda_families"]
 def cuda_families() -> tuple[Family, ...]:
     """All CUDA families, the most specific first; imports torch."""
     from kforge_nb.candidates.recipes.cuda import (
+        conv1d,
         cross_entropy,
+        embedding,
         generated,
         group_norm,
         pointwise,
@@ -25,5 +27,14 @@ def cuda_families() -> tuple[Family, ...]:
         rows,
     )
 
-    modules = (cross_entropy, pooling, group_norm, rows, pointwise, generated)
+    modules = (
+        cross_entropy,
+        embedding,
+        conv1d,
+        pooling,
+        group_norm,
+        rows,
+        pointwise,
+        generated,
+    )
     return tuple(family for module in modules for family in module.families())
