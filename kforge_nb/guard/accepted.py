@@ -21,9 +21,10 @@ class Accepted:
     """A judged candidate with its target.
 
     ``graph_document`` is the target's graph as plain JSON (see ``targets.document``); ``inputs``
-    and ``outputs`` are the variant; ``library`` is the candidate, compiled on this machine;
-    ``evidence`` is the evaluation as plain JSON. ``granularity`` says how graphs must be cut to
-    meet the target again, ``name`` is for people.
+    and ``outputs`` are the variant; ``library`` is the candidate, compiled on this machine: a
+    shared library, or the cubin of a CUDA candidate, which is for the architecture ``arch`` (empty
+    if not known). ``evidence`` is the evaluation as plain JSON. ``granularity`` says how graphs
+    must be cut to meet the target again, ``name`` is for people.
     """
 
     target_fingerprint: str
@@ -35,6 +36,7 @@ class Accepted:
     evidence: dict[str, Any] = field(default_factory=dict)
     granularity: Granularity = "region"
     name: str = ""
+    arch: str = ""
 
     @classmethod
     def of_target(
@@ -70,7 +72,7 @@ class Accepted:
         Raises:
             ContractBreach: the plan does not fit, the graph document is not allowed, or the library
                 lacks the entry.
-            MissingTool: there is no C++ compiler.
+            MissingTool: there is no C++ compiler, or no CUDA driver.
         """
         from kforge_nb.targets.document import graph_from_document
 

@@ -126,6 +126,12 @@ class Backend:
     ) -> fx.GraphModule:
         if not self.handles:
             return gm
+        devices = {str(t.device) for t in example_inputs if isinstance(t, torch.Tensor)}
+        if len(devices) > 1:
+            report.reasons.append(
+                f"its tensors lie on {' and '.join(sorted(devices))}; only targets whose tensors "
+                "are all on one device are replaced"
+            )
         try:
             rewritten, report.replaced = install(gm, example_inputs, self.accepted, self.handles)
         except Exception as problem:  # noqa: BLE001 (an original that runs beats a failed compile)

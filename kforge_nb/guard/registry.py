@@ -1,11 +1,14 @@
 """Accepted kernels kept for later processes: content-addressed, and trusted only after a new check.
 
-An entry is a folder with ``entry.json`` (graph, variant, plan, evidence) and ``candidate.cpp``. The
-address holds everything that the kernel's truth depends on: fingerprint, device, torch version and
-compiler, then the candidate's digest. The folder may have been written by anybody, so an entry is
-read as data, its digests and its fingerprint are computed anew, and its source goes through the
-judge's policy, a fresh compile and a fresh correctness check in the judge's sandboxed runner before
-it is loaded. What fails is left out with a reason.
+An entry is a folder with ``entry.json`` (graph, variant, plan, evidence) and the source; on a GPU
+also the cubin, with its architecture, device and toolchain. The address holds what the kernel's
+truth depends on: fingerprint, device, torch version and compiler, then the candidate's digest. (For
+CUDA the compiler is left out, as a cubin is built anew where that has changed.)
+
+The folder may have been written by anybody, so an entry is read as data, its digests and its
+fingerprint are computed anew, and its source goes through the judge's policy, a fresh compile and a
+fresh correctness check in the judge's sandboxed runner before it is loaded. What fails is left out
+with a reason.
 """
 
 from __future__ import annotations
@@ -24,8 +27,9 @@ import torch
 
 from kforge_nb.candidates.candidate import Candidate
 from kforge_nb.candidates.plan import plan_from_document, plan_to_document
+from kforge_nb.compilers.nvrtc import device_arch, find_nvrtc
 from kforge_nb.compilers.toolchain import cpu_identity, find_compiler
-from kforge_nb.errors import DocumentError, KForgeError
+from kforge_nb.errors import DocumentError, KForgeError, MissingTool
 from kforge_nb.guard.accepted import Accepted
 from kforge_nb.guard.report import isolated_comparison
 from kforge_nb.guard.verify import fingerprint_of, verify
@@ -42,6 +46,10 @@ __all__ = ["Registry", "environment_key"]
 
 SCHEMA = "kforge.kernel/1"
 MAX_BYTES = 4 << 20
+MAX_CUBIN = 64 << 20
+SOURCES = {"cpp": "candidate.cpp", "cuda": "candidate.cu"}
+CUBIN = "kernel.cubin"
+_BINARY = {"arch", "device", "toolchain", "sha256"}
 _FIELDS = {
     "schema", "fingerprint", "name", "granularity", "graph", "inputs", "outputs", "language",
     "plan", "title", "origin", "digest", "evidence", "looks", "environment", "created",
@@ -51,9 +59,11 @@ _FIELDS = {
 def environment_key(device: str = "cpu") -> str:
     """Hash of what a kernel's speed and truth depend on besides itself (32 hex characters)."""
     kind = device.partition(":")[0]
-    identity = cpu_identity() if kind == "cpu" else torch.cuda.get_device_name(device)
     version = ".".join(torch.__version__.split("+")[0].split(".")[:2])
-    parts = [kind, identity, version, find_compiler().identity]
+    if kind == "cpu":
+        parts = [kind, cpu_identity(), version, find_compiler().identity]
+    else:
+        parts = [kind, torch.cuda.get_device_name(device), version]
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:32]
 
 
@@ -79,8 +89,12 @@ class Registry:
         home.parent.mkdir(parents=True, exist_ok=True)
         folder = Path(tempfile.mkdtemp(prefix=".new-", dir=home.parent))
         try:
-            (folder / "candidate.cpp").write_text(accepted.candidate.source)
+            language = accepted.candidate.language
+            (folder / SOURCES.get(language, "candidate")).write_text(accepted.candidate.source)
             entry = _entry(accepted, environment_key(accepted.outputs[0].device), captured)
+            if language == "cuda":
+                shutil.copyfile(accepted.library, folder / CUBIN)
+                entry["binary"] = _binary(accepted, folder / CUBIN)
             (folder / "entry.json").write_text(json.dumps(entry))
             self.read(folder)
             shutil.rmtree(home, ignore_errors=True)
@@ -190,7 +204,7 @@ def _looks(accepted: Accepted, captured: CapturedInputs | None) -> list[list[flo
 def _read(folder: Path) -> tuple[Accepted, list[list[float]]]:
     try:
         data = _checked(json.loads(_text(folder / "entry.json")))
-        kernel = _accepted(data, _text(folder / "candidate.cpp"))
+        kernel = _accepted(data, folder)
         looks = [[float(a), float(b)] for a, b in data["looks"]]
     except DocumentError:
         raise
@@ -207,8 +221,10 @@ def _read(folder: Path) -> tuple[Accepted, list[list[float]]]:
 def _checked(data: Any) -> dict[str, Any]:
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise DocumentError(f"this is not a kernel entry of schema {SCHEMA}")
-    if set(data) != _FIELDS:
+    if set(data) - {"binary"} != _FIELDS:
         raise DocumentError("the kernel entry has missing or unknown fields")
+    if data["language"] not in SOURCES or ("binary" in data) != (data["language"] == "cuda"):
+        raise DocumentError("it has an unknown language, or a binary that does not belong to it")
     return data
 
 
@@ -218,9 +234,37 @@ def _text(path: Path) -> str:
     return path.read_text()
 
 
-def _accepted(data: dict[str, Any], source: str) -> Accepted:
-    if data["granularity"] not in ("op", "module", "region") or data["language"] != "cpp":
-        raise DocumentError("it has an unknown granularity or language")
+def _binary(accepted: Accepted, cubin: Path) -> dict[str, str]:
+    """What is to be known of a cubin before it is used again."""
+    device = accepted.outputs[0].device
+    try:
+        toolchain = find_nvrtc().identity
+    except MissingTool:
+        toolchain = "unknown"
+    return {
+        "arch": accepted.arch or device_arch(device),
+        "device": torch.cuda.get_device_name(device),
+        "toolchain": toolchain,
+        "sha256": hashlib.sha256(cubin.read_bytes()).hexdigest(),
+    }
+
+
+def _cubin(folder: Path, binary: Any) -> tuple[Path, str]:
+    """The kept cubin and its architecture; the file's hash is computed anew."""
+    if not isinstance(binary, dict) or set(binary) != _BINARY:
+        raise DocumentError("what is said of its cubin has missing or unknown fields")
+    path = folder / CUBIN
+    if path.is_symlink() or path.stat().st_size > MAX_CUBIN:
+        raise DocumentError(f"{CUBIN} is a link or larger than {MAX_CUBIN} bytes")
+    if hashlib.sha256(path.read_bytes()).hexdigest() != binary["sha256"]:
+        raise DocumentError("its cubin is not the one that was kept")
+    return path, str(binary["arch"])
+
+
+def _accepted(data: dict[str, Any], folder: Path) -> Accepted:
+    source = _text(folder / SOURCES[data["language"]])
+    if data["granularity"] not in ("op", "module", "region"):
+        raise DocumentError("it has an unknown granularity")
     if not isinstance(data["evidence"], dict) or not isinstance(data["origin"], dict):
         raise DocumentError("its evidence or origin is no object")
     graph_from_document(data["graph"])
@@ -228,9 +272,12 @@ def _accepted(data: dict[str, Any], source: str) -> Accepted:
         data["language"], source, plan_from_document(data["plan"]), str(data["title"]),
         data["origin"],
     )  # fmt: skip
+    library, arch = Path(os.devnull), ""
+    if candidate.language == "cuda":
+        library, arch = _cubin(folder, data["binary"])
     return Accepted(
         str(data["fingerprint"]), data["graph"], _specs(data["inputs"]), _specs(data["outputs"]),
-        candidate, Path(os.devnull), data["evidence"], data["granularity"], str(data["name"]),
+        candidate, library, data["evidence"], data["granularity"], str(data["name"]), arch,
     )  # fmt: skip
 
 

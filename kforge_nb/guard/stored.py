@@ -5,6 +5,8 @@ from __future__ import annotations
 import threading
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from kforge_nb.errors import KForgeError
 from kforge_nb.guard.backend import ORDER, Backend
 from kforge_nb.guard.registry import Registry
@@ -30,7 +32,15 @@ class StoredBackend(Backend):
     def __init__(self, registry: Registry, rest: str = "eager") -> None:
         super().__init__([], rest)
         self.registry = registry
-        self.known: dict[str, Path] = registry.entries()
+        self.known: dict[str, Path] = {}
+        self._devices: set[str] = set()
+        self._look("cpu")
+
+    def _look(self, device: str) -> None:
+        """Take in what the registry has for a device that has not been looked at."""
+        if device not in self._devices:
+            self._devices.add(device)
+            self.known.update(self.registry.entries(device))
 
     def _rewrite(
         self, gm: fx.GraphModule, example_inputs: Sequence[Any], report: GraphReport
@@ -43,6 +53,9 @@ class StoredBackend(Backend):
 
     def _fetch(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
         """Verify and register the kernels of this graph that have not been looked at yet."""
+        for value in example_inputs:
+            if isinstance(value, torch.Tensor) and value.is_cuda:
+                self._look(str(value.device))
         waiting = self.known.keys() - self.accepted.keys() - self.refused.keys()
         if not waiting:
             return
