@@ -19,7 +19,9 @@ import time
 from pathlib import Path
 from typing import Any
 
-from benchmarks.gpu_op_cases import CASES
+from benchmarks.gpu_op_added import ALL
+from benchmarks.gpu_op_bars import bar_rows, bar_text
+from benchmarks.gpu_ops_ahead import caches, compile_ahead
 from benchmarks.report import (
     add_json_option,
     compare_row,
@@ -32,6 +34,7 @@ from benchmarks.timing import Comparison
 __all__ = ["main"]
 
 TIME_LIMIT = 530.0
+AHEAD_LIMIT = 170.0
 SILENCE = 100.0
 """Seconds without news from the worker after which its case counts as hanging."""
 
@@ -64,10 +67,10 @@ def _options() -> argparse.Namespace:
 
 
 def _chosen(options: argparse.Namespace) -> list[str]:
-    names = list(QUICK) if options.quick else [case.name for case in CASES]
+    names = list(QUICK) if options.quick else [case.name for case in ALL]
     words = [word.strip() for word in options.only.split(",") if word.strip()]
     if words:
-        names = [case.name for case in CASES if any(word in case.name for word in words)]
+        names = [case.name for case in ALL if any(word in case.name for word in words)]
     return names
 
 
@@ -81,7 +84,10 @@ class Supervisor:
         self.notes: list[str] = []
 
     def run(self, names: list[str]) -> None:
-        """All cases, in as few processes as the kernels allow."""
+        """All cases, compiled ahead, in as few processes as the kernels allow."""
+        limit = min(AHEAD_LIMIT, 0.4 * self.options.time_limit)
+        took = compile_ahead(names, self._request(names), self.folder, limit)
+        sys.stderr.write(f"  compiled ahead for {len(names)} cases in {took:.0f} s\n")
         waiting = list(names)
         while waiting and time.monotonic() < self.end:
             self._worker(waiting)
@@ -92,19 +98,12 @@ class Supervisor:
     def _worker(self, names: list[str]) -> None:
         out = self.folder / f"lines-{len(list(self.folder.glob('lines-*')))}.jsonl"
         out.touch()
-        request = {
-            "cases": names,
-            "out": str(out),
-            "cache": str(self.folder / "cubins"),
-            "compile": not self.options.no_compile,
-            "tries": self.options.tries or (10 if self.options.quick else 24),
-            "rounds": self.options.rounds or (25 if self.options.quick else 40),
-        }
         path = self.folder / "request.json"
-        path.write_text(json.dumps(request))
+        path.write_text(json.dumps({**self._request(names), "out": str(out)}))
         log = (self.folder / "worker.log").open("w+")
         command = [sys.executable, "-m", "benchmarks.gpu_ops_worker", str(path)]
-        with log, subprocess.Popen(command, stdout=log, stderr=log, env=_environment()) as child:
+        environment = {**os.environ, **caches(self.folder)}
+        with log, subprocess.Popen(command, stdout=log, stderr=log, env=environment) as child:
             why = self._watch(child, out)
             if child.poll() is None:
                 child.kill()
@@ -112,6 +111,16 @@ class Supervisor:
             log.seek(0)
             tail = log.read()[-600:].strip()
         self._blame(out, names, why or f"the worker ended ({child.returncode}): {tail}")
+
+    def _request(self, names: list[str]) -> dict[str, Any]:
+        quick = self.options.quick
+        return {
+            "cases": names,
+            "cache": str(self.folder / "cubins"),
+            "compile": not self.options.no_compile,
+            "tries": self.options.tries or (10 if quick else 24),
+            "rounds": self.options.rounds or (25 if quick else 40),
+        }
 
     def _watch(self, child: subprocess.Popen[bytes], out: Path) -> str:
         """Wait for the worker's end; why it has to be stopped, in words, if it has to."""
@@ -141,7 +150,9 @@ class Supervisor:
                 begun = entry["begin"]
             else:
                 if entry["case"] not in self.found:
-                    sys.stderr.write(f"{_line(entry)}\n")
+                    left = self.end - time.monotonic()
+                    sys.stderr.write(f"{_line(entry)}  [{left:.0f} s left]\n")
+                    sys.stderr.flush()
                 self.found[entry["case"]] = entry
                 begun = None
         return begun
@@ -158,12 +169,6 @@ class Supervisor:
         self.found[begun] = {"case": begun, "failed": why}
 
 
-def _environment() -> dict[str, str]:
-    root = str(Path(__file__).resolve().parents[1])
-    path = os.pathsep.join(p for p in (root, os.environ.get("PYTHONPATH", "")) if p)
-    return {**os.environ, "PYTHONPATH": path}
-
-
 def _line(entry: dict[str, Any]) -> str:
     if "failed" in entry:
         return f"  {entry['case']:<44} FAILED {entry['failed'][:160]}"
@@ -174,7 +179,7 @@ def _line(entry: dict[str, Any]) -> str:
     return f"  {entry['case']:<44} {said}  {entry['params']}"
 
 
-def _rows(found: dict[str, dict[str, Any]], copy: float) -> list[dict[str, Any]]:
+def _rows(found: dict[str, dict[str, Any]], copy: float, cases: int) -> list[dict[str, Any]]:
     rows = [measure_row("copy bandwidth", copy, "GB/s")]
     for name, entry in found.items():
         if "failed" in entry:
@@ -186,10 +191,11 @@ def _rows(found: dict[str, dict[str, Any]], copy: float) -> list[dict[str, Any]]
                 "gbs": speed,
                 "copy_share": speed / copy if copy else None,
                 **{k: entry[k] for k in ("family", "params", "error", "eager_error", "tried")},
-                **{k: entry[k] for k in ("registers", "spills", "bytes", "wrong")},
+                **{k: entry[k] for k in ("registers", "spills", "bytes", "wrong", "seconds")},
             }
             rows.append(compare_row(name, other, against, **more))
-    return rows + _totals(rows)
+    rows += _totals(rows)
+    return rows + bar_rows(rows, cases)
 
 
 def _totals(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
@@ -217,6 +223,10 @@ def main() -> int:
     names = _chosen(options)
     copy = copy_bandwidth()
     torch.cuda.empty_cache()
+    root = str(Path(__file__).resolve().parents[1])
+    os.environ["PYTHONPATH"] = os.pathsep.join(
+        path for path in (root, os.environ.get("PYTHONPATH", "")) if path
+    )
     with tempfile.TemporaryDirectory(prefix="kforge-gpu-ops-") as folder:
         supervisor = Supervisor(options, Path(folder))
         supervisor.run(names)
@@ -230,8 +240,10 @@ def main() -> int:
         "multiprocessors": properties.multi_processor_count,
         "memory_gb": round(properties.total_memory / 1e9, 1),
     }
+    rows = _rows(found, copy, len(names))
+    sys.stderr.write(f"{bar_text(rows)}\n")
     report = make_report(
-        "gpu_ops", _rows(found, copy), notes=[*supervisor.notes, *failed, *asides], device=device
+        "gpu_ops", rows, notes=[*supervisor.notes, *failed, *asides], device=device
     )
     write_report(report, options.json)
     return 1 if failed or supervisor.notes else 0

@@ -13,14 +13,15 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from benchmarks.gpu_op_cases import CASES, Case, make_target, moved_bytes
+from benchmarks.gpu_op_added import ALL, least_bytes
+from benchmarks.gpu_op_cases import Case, make_target
+from benchmarks.gpu_ops_ahead import quiet_choice
 from benchmarks.gpu_timing import Flush, against, capture, quick_us, rounds
 from kforge_nb.candidates.plan import validate
 from kforge_nb.candidates.recipes.cuda import cuda_families
@@ -29,10 +30,10 @@ from kforge_nb.compilers.cupy_raw import LoadedPlan, load_plan
 from kforge_nb.compilers.nvrtc import CudaBuilt, build_cuda
 from kforge_nb.targets.float64 import reference
 
-__all__ = ["main"]
+__all__ = ["Options", "compiled", "main", "prepare"]
 
 WANTED_US = 2500.0
-_POOL = ThreadPoolExecutor(12)
+_POOL = ThreadPoolExecutor(4)
 
 
 @dataclass(slots=True)
@@ -162,7 +163,7 @@ class Bench:
         note = ""
         if self.options.compile:
             try:
-                calls["compile"] = self._compiled()
+                calls["compile"] = compiled(self.case, self.inputs)
             except Exception as problem:  # noqa: BLE001  (whatever torch.compile raises)
                 note = f"torch.compile failed: {type(problem).__name__}: {str(problem)[:200]}"
         flush_us = self.empty * 1e6
@@ -176,15 +177,15 @@ class Bench:
         }
         return {"compared": found, "note": note}
 
-    def _compiled(self) -> Callable[[], object]:
-        torch._dynamo.reset()
-        compiled = torch.compile(
-            self.case.fn, mode="max-autotune-no-cudagraphs", dynamic=False, fullgraph=True
-        )
-        for _ in range(3):
-            compiled(*self.inputs)
-        torch.cuda.synchronize()
-        return lambda: compiled(*self.inputs)
+
+def compiled(case: Case, inputs: list[torch.Tensor]) -> Callable[[], object]:
+    """The case under torch.compile with every variant tried, compiled and warm."""
+    torch._dynamo.reset()
+    call = torch.compile(case.fn, mode="max-autotune-no-cudagraphs", dynamic=False, fullgraph=True)
+    for _ in range(3):
+        call(*inputs)
+    torch.cuda.synchronize()
+    return lambda: call(*inputs)
 
 
 def find(target: Any) -> tuple[Any, Any] | None:
@@ -237,11 +238,11 @@ def build_ahead(
 
 
 def prepare(case: Case, options: Options) -> None:
-    """Start compiling what a later case will try first."""
+    """Fill the cache of cubins with what a case tries first."""
     known = find(make_target(case.fn, case.build("cuda"), case.name))
     if known is not None:
         sets = single_changes(*known)[: options.tries]
-        build_ahead(*known, sets, options.cache, wait=False)
+        build_ahead(*known, sets, options.cache, wait=True)
 
 
 def _poison(outputs: list[torch.Tensor], loaded: LoadedPlan) -> None:
@@ -258,10 +259,12 @@ def run_case(case: Case, flush: Flush, options: Options) -> dict[str, Any]:
     """Everything about one case as plain JSON."""
     start = time.perf_counter()
     bench = Bench(case, flush, options)
+    ready = time.perf_counter()
     best, wrong, tried = bench.search()
+    searched = time.perf_counter()
     found: dict[str, Any] = {
         "case": case.name,
-        "bytes": moved_bytes(bench.target),
+        "bytes": least_bytes(case, bench.target),
         "eager_error": bench.eager_error,
         "tried": tried,
         "wrong": wrong[:5],
@@ -271,7 +274,8 @@ def run_case(case: Case, flush: Flush, options: Options) -> dict[str, Any]:
     found |= {"family": best.family, "params": best.params, "error": best.error}
     found |= {"registers": best.registers, "spills": best.spills}
     found |= bench.measure(best)
-    return {**found, "seconds": time.perf_counter() - start}
+    end = time.perf_counter()
+    return {**found, "seconds": [ready - start, searched - ready, end - searched]}
 
 
 def main() -> int:
@@ -280,17 +284,14 @@ def main() -> int:
     options = Options(
         Path(request["cache"]), request["compile"], request["tries"], request["rounds"]
     )
-    known = {case.name: case for case in CASES}
+    known = {case.name: case for case in ALL}
     torch.manual_seed(0)
     with Path(request["out"]).open("a", buffering=1) as out, torch.inference_mode():
         flush = Flush(options.cache)
-        names = request["cases"]
-        for name, following in zip(names, [*names[1:], None], strict=True):
+        quiet_choice()
+        for name in request["cases"]:
             out.write(json.dumps({"begin": name}) + "\n")
             try:
-                if following is not None:
-                    with suppress(Exception):  # it is met again, and named, in its own turn
-                        prepare(known[following], options)
                 found = run_case(known[name], flush, options)
             except torch.AcceleratorError:
                 raise  # the context is gone: the table's process starts another

@@ -30,6 +30,8 @@ _ASSEMBLY = {
     r'asm\("cvt\.rn\.f16x2[^;]*;" : [^;]*;': "r = to_f16(low) | uint32_t(to_f16(high)) << 16;",
     r'asm\("ex2\.approx[^;]*;" : [^;]*;': "y = exp2f(x);",
     r"extern __shared__ float4 room\[\];": "static float4 room[16384];",
+    r'asm volatile\("cp\.async\.cg[^;]*;" : : [^;]*;': "memcpy(to, from, 16); (void)place;",
+    r'asm volatile\("cp\.async\.\w+[^;]*;" : : [^;]*;': "",
     r"PATIENCE = \d+;": "PATIENCE = 2;",
     r"(?m)^typedef .* u?int\d+_t;$": "",
     r"(?m)^#define (INFINITY|NAN|INT64_C|INT64_MIN|INT64_MAX)\b.*$": "",

@@ -81,6 +81,7 @@ template <class T> static void check_aligned(const T* p) {
 template <class T> static T __ldg(const T* p) { check_aligned(p); return *p; }
 template <class T> static T __ldcg(const T* p) { return *p; }
 template <class T> static void __stcs(T* p, T x) { check_aligned(p); *p = x; }
+static uint64_t __cvta_generic_to_shared(const void* p) { return reinterpret_cast<uintptr_t>(p); }
 static float __uint_as_float(uint32_t x) { float y; memcpy(&y, &x, 4); return y; }
 static uint32_t __float_as_uint(float x) { uint32_t y; memcpy(&y, &x, 4); return y; }
 static float __int_as_float(int x) { return __uint_as_float(uint32_t(x)); }

@@ -17,6 +17,7 @@ from kforge_nb.candidates.recipes.cuda.group_planes import (
     plane_constants,
     plane_entries,
     plane_parameters,
+    source_text,
 )
 from kforge_nb.candidates.recipes.families.group_norm import GroupPlan, plan_group_norm
 from kforge_nb.candidates.recipes.families.rowcode import CTYPES, literal
@@ -119,7 +120,7 @@ def _emit_planes(match: Match, plan: GroupPlan, params: Params) -> Candidate:
     entries, scratch = plane_entries(plan, target, params, constants)
     texts = _texts(plan, "group.cuh")
     if params["way"] == "kept":
-        texts.append(emit.kernel_text("group_kept.cuh"))
+        texts += [source_text(plan), emit.kernel_text("group_kept.cuh")]
     names: dict[str, str] = {}
     if plan_group_norm(target, "cuda") is None:  # the inputs have to be turned first
         first, room, names = turned.turn_entries(target)

@@ -7,12 +7,14 @@ draw tasks in an order that lets the second reading of a group hit the second-le
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from kforge_nb.candidates.candidate import Scratch
 from kforge_nb.candidates.recipes.cuda import emit
+from kforge_nb.candidates.recipes.families.program import Leaf
 from kforge_nb.candidates.recipes.families.rowcode import CTYPES
 
 if TYPE_CHECKING:
@@ -22,7 +24,14 @@ if TYPE_CHECKING:
     from kforge_nb.candidates.recipes.family import Params
     from kforge_nb.targets.target import Target
 
-__all__ = ["PARTS", "kept_type", "plane_constants", "plane_entries", "plane_parameters"]
+__all__ = [
+    "PARTS",
+    "kept_type",
+    "plane_constants",
+    "plane_entries",
+    "plane_parameters",
+    "source_text",
+]
 
 PARTS = 512
 """A group is split into so many parts at most."""
@@ -42,13 +51,14 @@ def kept_type(plan: GroupPlan) -> torch.dtype:
 def plane_parameters(plan: GroupPlan, target: Target) -> dict[str, list[Any]]:
     """How a group is seen twice, then what matters to each way.
 
-    ``beside`` is how many blocks share a multiprocessor (kept); ``task_kb`` the kilobytes of a
-    task, ``lag`` how many groups the statistics run ahead, ``waves`` the blocks that stay for each
-    multiprocessor (two, drawn).
+    ``beside`` is how many blocks share a multiprocessor, ``copies`` whether an input that is read
+    as it is comes by asynchronous copies (kept); ``task_kb`` the kilobytes of a task, ``lag`` how
+    many groups the statistics run ahead, ``waves`` the blocks that stay (two, drawn).
     """
     return {
         "way": ["kept", "two", "drawn"],
-        "beside": [3, 2, 4, 6, 1],
+        "beside": [4, 3, 6, 8, 2],
+        "copies": [True, False],
         "block": [256, 512, 128, 1024],
         "unroll": [4, 2, 8],
         "task_kb": [32, 64, 16, 128, 8],
@@ -86,6 +96,21 @@ def _beside(params: Params) -> int:
     return int(max(1, min(params["beside"], 1024 // params["block"])))
 
 
+def _address(plan: GroupPlan) -> str | None:
+    """Where an element of the input lies, in terms of a row; None where it is computed."""
+    if not isinstance(plan.source, Leaf):
+        return None
+    lines = " ".join(plan.code.lines.get("before", []))
+    found = re.search(r"load\((p\.\w+ \+ i), n\)", lines)
+    return found[1] if found else None
+
+
+def source_text(plan: GroupPlan) -> str:
+    """The function that tells asynchronous copies what to copy."""
+    head = "KF_INLINE const Kept* source_of(const Row& p, int64_t i)"
+    return f"{head} {{ return {_address(plan) or '(void)p, (void)i, nullptr'}; }}"
+
+
 def plane_constants(plan: GroupPlan, target: Target, params: Params) -> dict[str, emit.Constant]:
     """What ``group.cuh`` and ``group_kept.cuh`` want to know."""
     groups = plan.shape[0] * plan.groups
@@ -94,7 +119,15 @@ def plane_constants(plan: GroupPlan, target: Target, params: Params) -> dict[str
         "SPLIT": ("int", _split(plan, target, params)),
         "GROUPS": ("int", groups),
         "LAG": ("int", min(params["lag"], groups)),
+        "COPIED": ("bool", params["copies"] and _copies(plan, params)),
+        "STAGES": ("int", 4),
     }
+
+
+def _copies(plan: GroupPlan, params: Params) -> bool:
+    """Whether a part can go to shared memory by asynchronous copies of 16 bytes."""
+    whole = params["vector"] * kept_type(plan).itemsize == 16
+    return whole and _address(plan) is not None
 
 
 def plane_entries(

@@ -41,10 +41,9 @@ KF_INLINE Moments part_moments(const Args& a, int group, int part, Kept* room = 
   return m;
 }
 
-KF_INLINE void stats_task(
-    const Args& a, float* partial, int group, int part, float* shared, Kept* room = nullptr) {
+// A part's moments, merged over the block and written.
+KF_INLINE void give_moments(const Moments& own, float* partial, int group, int part, float* shared) {
   Team<BLOCK, BLOCK> team(shared);
-  const Moments own = part_moments(a, group, part, room);
   if (threadIdx.x == 0) shared[Team<BLOCK, BLOCK>::FLOATS] = own.mean;
   __syncthreads();
   const Moments m = merged(team, own, shared[Team<BLOCK, BLOCK>::FLOATS]);
@@ -52,6 +51,10 @@ KF_INLINE void stats_task(
     float* p = partial + ((size_t)group * SPLIT + part) * 3;
     p[0] = m.n, p[1] = m.mean, p[2] = m.m2;
   }
+}
+
+KF_INLINE void stats_task(const Args& a, float* partial, int group, int part, float* shared) {
+  give_moments(part_moments(a, group, part), partial, group, part, shared);
 }
 
 template <bool S>

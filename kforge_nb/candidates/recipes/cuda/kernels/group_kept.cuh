@@ -6,13 +6,69 @@
 // that somebody has drawn, and between drawing a part and giving its moments nobody waits: this
 // cannot come to a stand. ``state`` is the next part, then the parts done of each group.
 static constexpr int PATIENCE = 64;
+static constexpr int TURNS = (PART_V + BLOCK - 1) / BLOCK, STAGE = (TURNS + STAGES - 1) / STAGES;
 
+KF_INLINE void copy_later(void* to, const void* from) {
+  const uint32_t place = (uint32_t)__cvta_generic_to_shared(to);
+  asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(place), "l"(from) : "memory");
+}
+KF_INLINE void end_stage() { asm volatile("cp.async.commit_group;" : : : "memory"); }
+// All but the last LEFT stages of this thread have arrived.
+template <int LEFT> KF_INLINE void await_stage() {
+  asm volatile("cp.async.wait_group %0;" : : "n"(LEFT) : "memory");
+}
+
+KF_INLINE vf kept_at(const Kept* room, int k) { return load<Kept, All, false>(room + k * V, All{}); }
+
+// One stage of a part that has arrived; every thread looks at what it copied itself.
+template <int AT> KF_INLINE void stage_moments(Moments& m, const Kept* room, int size) {
+  if constexpr (AT < STAGES) {
+    await_stage<STAGES - 1 - AT>();
+    const int stop = min(size, (AT + 1) * STAGE * BLOCK);
+    int k = AT * STAGE * BLOCK + threadIdx.x;
+    for (; k + (U - 1) * BLOCK < stop; k += U * BLOCK) {
+      vf x[U];
+#pragma unroll
+      for (int u = 0; u < U; ++u) x[u] = kept_at(room, k + u * BLOCK);
+      m.take(x);
+    }
+    for (; k < stop; k += BLOCK) {
+      vf x[1];
+      x[0] = kept_at(room, k);
+      m.take(x);
+    }
+    stage_moments<AT + 1>(m, room, size);
+  }
+}
+
+// The whole part is asked for at once, past the registers; its moments follow as it arrives.
+KF_INLINE Moments copied_moments(const Args& a, int group, int part, Kept* room) {
+  const int first = part * PART_V, size = min(GV, first + PART_V) - first;
+#pragma unroll
+  for (int s = 0; s < STAGES; ++s) {
+    const int stop = min(size, (s + 1) * STAGE * BLOCK);
+#pragma unroll 4
+    for (int k = s * STAGE * BLOCK + threadIdx.x; k < stop; k += BLOCK)
+      at(a, group, first + k,
+         [&](const Row& p, int i) { copy_later(room + k * V, source_of(p, i)); });
+    end_stage();
+  }
+  Moments m;
+  stage_moments<0>(m, room, size);
+  return m;
+}
+
+template <bool KEEP>
 KF_INLINE void give_part(
     const Args& a, float* partial, int* state, int drawn, float* shared, Kept* room) {
-  stats_task(a, partial, drawn / SPLIT, drawn % SPLIT, shared, room);
+  const int group = drawn / SPLIT, part = drawn % SPLIT;
+  Moments m;
+  if constexpr (KEEP && COPIED) m = copied_moments(a, group, part, room);
+  else m = part_moments(a, group, part, KEEP ? room : nullptr);
+  give_moments(m, partial, group, part, shared);
   if (threadIdx.x == 0) {
     __threadfence();
-    atomicAdd(state + 1 + drawn / SPLIT, 1);
+    atomicAdd(state + 1 + group, 1);
   }
 }
 
@@ -37,33 +93,35 @@ template <bool S>
 KF_INLINE void apply_kept(
     const Args& a, const Kept* room, float mean, float factor, int group, int part) {
   const vf middle = set(mean), scale = set(factor);
-  const int first = part * PART_V, end = min(GV, first + PART_V);
+  const int first = part * PART_V, size = min(GV, first + PART_V) - first;
 #pragma unroll U
-  for (int k = first + threadIdx.x; k < end; k += BLOCK)
-    at(a, group, k, [&](const Row& p, int i) {
-      const vf x = load<Kept, All, false>(room + (k - first) * V, All{});
-      after<S>(p, i, (x - middle) * scale, All{});
+  for (int k = threadIdx.x; k < size; k += BLOCK)
+    at(a, group, first + k, [&](const Row& p, int i) {
+      after<S>(p, i, (kept_at(room, k) - middle) * scale, All{});
     });
 }
 
 template <bool S>
 KF_INLINE void kept_tasks(const Args& a, float* partial, int* state, float* shared, Kept* room) {
   __shared__ int drawn, more[SPLIT];
+  int next = 0;  // known to one thread; drawn only while nothing is waited for
+  if (threadIdx.x == 0) next = atomicAdd(state, 1);
   for (;;) {
     __syncthreads();
-    if (threadIdx.x == 0) drawn = atomicAdd(state, 1);
+    if (threadIdx.x == 0) drawn = next;
     __syncthreads();
     const int own = drawn, group = own / SPLIT;
     if (own >= GROUPS * SPLIT) return;
-    give_part(a, partial, state, own, shared, room);
+    give_part<true>(a, partial, state, own, shared, room);
     int helped = 0;
     for (;; ++helped) {
       __syncthreads();
       if (threadIdx.x == 0) more[helped] = awaited(state, group);
       __syncthreads();
       if (more[helped] < 0) break;
-      give_part(a, partial, state, more[helped], shared, nullptr);
+      give_part<false>(a, partial, state, more[helped], shared, room);
     }
+    if (threadIdx.x == 0) next = atomicAdd(state, 1);
     Team<BLOCK, BLOCK> team(shared);
     const Moments m = of_group<BLOCK>(partial, group, team);
     const float factor = deviation(m);

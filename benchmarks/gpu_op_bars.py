@@ -1,0 +1,80 @@
+"""What the GPU table has to reach, row by row: the bars that were set before it was tuned."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from benchmarks.report import measure_row
+
+__all__ = ["BARS", "Bar", "bar_rows", "bar_text"]
+
+
+@dataclass(frozen=True, slots=True)
+class Bar:
+    """``field`` of the row ``name`` against ``against`` must be at least ``least``."""
+
+    name: str
+    against: str
+    field: str
+    least: float
+
+
+_GROUPS = ("512x128x128", "512x256x256", "256x512x512", "128x1024x1024")
+BARS: tuple[Bar, ...] = (
+    *(
+        Bar(f"group norm silu {shape}", "eager", "ratio", least)
+        for shape, least in zip(_GROUPS, (8.4, 10.0, 13.5, 17.0), strict=True)
+    ),
+    *(
+        Bar(f"group norm silu {shape}", "compile", "ratio", least)
+        for shape, least in zip(_GROUPS, (1.3, 1.7, 5.5, 6.9), strict=True)
+    ),
+    Bar("softmax 65536x4096", "eager", "ratio", 3.0),
+    Bar("softmax 65536x4096", "eager", "copy_share", 0.95),
+    Bar("rms norm composed 8192x4096", "eager", "ratio", 12.0),
+    Bar("rms norm composed 8192x4096", "eager", "copy_share", 0.85),
+)
+SHARE_OVER_EAGER, MEAN_OVER_COMPILE = 0.9, 1.15
+
+
+def bar_rows(rows: Sequence[Mapping[str, Any]], cases: int) -> list[dict[str, Any]]:
+    """One measuring row a bar: what was found, what is wanted, whether it is met.
+
+    ``cases`` is the number of cases asked for: one that failed counts as slower than eager.
+    """
+    found = {(r["name"], r.get("against")): r for r in rows}
+    result = []
+    for bar in BARS:
+        row = found.get((bar.name, bar.against))
+        if row is not None:
+            what = f"over {bar.against}" if bar.field == "ratio" else "of copy bandwidth"
+            unit = "x" if bar.field == "ratio" else ""
+            result.append(_row(f"bar: {bar.name}, {what}", row[bar.field], bar.least, unit))
+    over = [r for r in rows if r.get("against") == "eager"]
+    if over and cases:
+        share = sum(r["ratio"] >= 1.0 for r in over) / cases
+        slower = [r["name"] for r in over if r["ratio"] < 1.0]
+        row = _row("bar: share of the list not slower than eager", share, SHARE_OVER_EAGER, "")
+        result.append({**row, "slower": slower})
+    mean = found.get(("geometric mean over compile", None))
+    if mean is not None:
+        name = "bar: geometric mean over max-autotune"
+        result.append(_row(name, mean["value"], MEAN_OVER_COMPILE, "x"))
+    return result
+
+
+def _row(name: str, value: float, least: float, unit: str) -> dict[str, Any]:
+    return measure_row(name, value, unit, wanted=least, met=value >= least)
+
+
+def bar_text(rows: Sequence[Mapping[str, Any]]) -> str:
+    """The bars as lines of text, those that are not met marked."""
+    lines = []
+    for row in rows:
+        if "wanted" in row:
+            mark = "ok  " if row["met"] else "LESS"
+            lines.append(f"  {mark} {row['name']:<70} {row['value']:.3f} of {row['wanted']:g}")
+            lines += [f"         slower: {name}" for name in row.get("slower", [])]
+    return "\n".join(lines)
