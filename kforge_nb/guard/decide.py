@@ -168,7 +168,8 @@ def _other_stage(decider: Decider, rest: str, kept: frozenset[str]) -> Stage | N
 def _tell_peaks(decider: Decider, stages: Sequence[Stage]) -> None:
     """Peak memory of each rest beside the untouched model's, where there is a GPU."""
     told = [
-        f"{stage.rest} {max(own) / 1e9:.2f} GB (untouched {stage.peaks['eager'] / 1e9:.2f})"
+        f"{stage.rest} {max(own) / 1e9:.2f} GB (untouched {stage.peaks['eager'] / 1e9:.2f}"
+        f"{f', held by recordings {stage.held / 1e9:.2f}' if stage.held else ''})"
         for stage in stages
         if any(own := [peak for side, peak in stage.peaks.items() if side != "eager"])
     ]

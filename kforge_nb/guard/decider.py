@@ -51,7 +51,8 @@ class Unusable(Exception):
 class Stage:
     """What one rest found; ``reasons`` says of each kernel that it dropped why.
 
-    ``peaks`` has the peak of GPU memory while each side ran, in bytes, on one GPU.
+    ``peaks`` has the peak of GPU memory while each side ran, in bytes, on one GPU; ``held`` is what
+    the rest's recordings keep for themselves beside that.
     """
 
     rest: str
@@ -61,6 +62,7 @@ class Stage:
     fidelity: Fidelity | None = None
     reasons: dict[str, str] = field(default_factory=dict)
     peaks: dict[str, int] = field(default_factory=dict)
+    held: int = 0
 
     @property
     def right(self) -> bool:
@@ -312,7 +314,9 @@ class Decider:
 
     def other_rest(self, rest: str, kept: frozenset[str]) -> Stage:
         """A rest that fuses: all survivors, or those that beat the compiler alone, or none."""
+        before = _reserved()
         model = self.prepare(rest, [self.accepted[f] for f in sorted(kept)])
+        held = _reserved() - before
         sets = {"all": kept.intersection(model.backend.replaced)}
         strong = frozenset(f for f in sets["all"] if self._beats_compiler(f))
         if strong != sets["all"]:
@@ -328,7 +332,7 @@ class Decider:
         found = {n: compare("empty", samples[n], samples["empty"]).ratio for n in sets}
         best = max(found, key=found.__getitem__)
         chosen = sets[best] if found[best] >= 1.0 else frozenset[str]()
-        stage = Stage(rest, model, chosen)
+        stage = Stage(rest, model, chosen, held=held if model.backend.compile_rest.replays else 0)
         for fingerprint in kept - chosen:
             stage.reasons[fingerprint] = (
                 f"with rest={rest} the compiler's own code is as fast "
@@ -430,6 +434,14 @@ class Decider:
 def _sample(model: Model, enabled: frozenset[str]) -> Callable[[], float]:
     """A sampler of one variant, in microseconds."""
     return lambda: 1e6 * model.run(enabled)
+
+
+def _reserved() -> int:
+    """Bytes of the current GPU that torch holds and somebody may use, 0 without a GPU."""
+    if not torch.cuda.is_initialized():
+        return 0
+    measure.free_memory()
+    return torch.cuda.memory_reserved()
 
 
 def _peak(name: str, sample: Callable[[], float]) -> int:

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import gc
 import threading
+import weakref
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -43,14 +44,18 @@ class Lane:
     def __init__(self) -> None:
         self.lock = threading.RLock()
         self._pool: Any = None
+        self._users: weakref.WeakSet[torch.cuda.CUDAGraph] = weakref.WeakSet()
         self._side: dict[int, torch.cuda.Stream] = {}
         self._last: torch.cuda.Stream | None = None
 
-    @property
-    def pool(self) -> Any:
-        """The memory pool's handle."""
-        if self._pool is None:
+    def pool(self, graph: torch.cuda.CUDAGraph) -> Any:
+        """The handle of the memory pool for one more graph.
+
+        A pool is gone with its last graph, and its handle must not be used again.
+        """
+        if not self._users:
             self._pool = torch.cuda.graph_pool_handle()
+        self._users.add(graph)
         return self._pool
 
     def side(self, device: torch.device) -> torch.cuda.Stream:
@@ -208,7 +213,11 @@ class _Recording:
                 for i, value in kept.items():
                     self._inputs[i].copy_(value)
         self.graph = torch.cuda.CUDAGraph()
-        outputs = self._record(run, lane, lane.side(device))
+        try:
+            outputs = self._record(run, lane, lane.side(device))
+        except Exception:
+            _mend_generators(lane.side(device))
+            raise
         self._handout = Handout(outputs, self._inputs)
 
     def _warm_up(self, run: Callable[..., Any], side: torch.cuda.Stream) -> None:
@@ -221,7 +230,8 @@ class _Recording:
     def _record(self, run: Callable[..., Any], lane: Lane, side: torch.cuda.Stream) -> list[Any]:
         torch.cuda.synchronize()
         with torch.cuda.stream(side):
-            self.graph.capture_begin(pool=lane.pool, capture_error_mode="thread_local")
+            pool = lane.pool(self.graph)
+            self.graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
                 outputs = run(*self._inputs)
             finally:
@@ -253,6 +263,21 @@ class _Recording:
             flat(self._inputs[i]).copy_(flat(value))
         else:
             self._inputs[i].copy_(value)
+
+
+def _mend_generators(side: torch.cuda.Stream) -> None:
+    """After a recording that failed torch takes the random generators for still being recorded.
+
+    Every random number on the GPU would be an error from then on; a recording that ends well, of
+    next to nothing, puts that right.
+    """
+    torch.cuda.synchronize()
+    spare = torch.cuda.CUDAGraph()
+    with torch.cuda.stream(side):
+        tensor = torch.zeros(1, device=side.device)
+        spare.capture_begin(capture_error_mode="thread_local")
+        tensor.add_(1)
+        spare.capture_end()
 
 
 def _stays(value: torch.Tensor) -> bool:

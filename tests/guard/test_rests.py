@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from kforge_nb.errors import BadInput
-from kforge_nb.guard import launch
+from kforge_nb.guard import launch, replay
 from kforge_nb.guard.apply import apply
 from kforge_nb.guard.decide import decide
 from kforge_nb.workload.capture import watch
@@ -308,21 +308,47 @@ def test_a_model_on_the_cpu_beside_a_gpu(make_block, device):
         decide(workload, [], "cudagraphs")
 
 
-def test_running_out_of_memory_is_no_end(block, accept, x):
+def test_running_out_of_memory_is_no_end(block, accept, x, monkeypatch):
     """A rest that does not fit is named, the next one is measured, the model is as it was."""
     with torch.no_grad():
         workload = watch(lambda: block(x))
     accepted = accept(block, x)
-    real, full = torch.cuda.CUDAGraph.capture_begin, []
 
-    def no_room(self, *args, **kwargs):
-        full.append(torch.empty(1 << 50, dtype=torch.uint8, device="cuda"))
+    def no_room(*args):
+        return torch.empty(1 << 50, dtype=torch.uint8, device="cuda")
 
-    torch.cuda.CUDAGraph.capture_begin = no_room
-    try:
-        report = decide(workload, accepted, time_limit=60)
-    finally:
-        torch.cuda.CUDAGraph.capture_begin = real
+    monkeypatch.setattr(replay._Recording, "_record", no_room)
+    report = decide(workload, accepted, time_limit=60)
     assert any("cudagraphs" in n and "memory does not suffice" in n for n in report.notes)
     assert {w.rest for w in report.whole} == {"eager", "inductor"}
     assert block._compiled_call_impl is None
+
+
+class Waits(torch.nn.Module):
+    """Waits for the device in the middle, which no recording can hold."""
+
+    def forward(self, x):
+        return torch.relu(x + torch.ops.kforge_test.wait(x))
+
+
+def test_a_graph_that_cannot_be_recorded_runs_plain(device, x):
+    """The reason is told once, results are eager's, and random numbers still come."""
+    library = torch.library.Library("kforge_test", "FRAGMENT")
+    if not hasattr(torch.ops.kforge_test, "wait"):
+        library.define("wait(Tensor x) -> Tensor")
+        library.impl("wait", _wait, "CUDA")
+        torch.library.register_fake("kforge_test::wait", torch.empty_like, lib=library)
+    model = Waits()
+    applied = apply([model], [], "cudagraphs")
+    with torch.no_grad():
+        for turn in range(3):
+            assert torch.equal(model(x + turn), torch.relu(2 * (x + turn)))
+    assert replays(applied) == 0
+    assert "recording it failed" in applied.report()["graphs"][0]["reasons"][0]
+    assert torch.rand(3, device=device).shape == (3,)
+    applied.undo()
+
+
+def _wait(x):
+    torch.cuda.synchronize()
+    return x.clone()
