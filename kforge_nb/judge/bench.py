@@ -108,7 +108,8 @@ class Bench:
         Raises:
             MissingTool: no compiler, or the baseline worker died.
         """
-        return self._judged(candidate, stop, self._evaluate)
+        bench = self._serving(candidate)
+        return bench._judged(candidate, stop, bench._evaluate)
 
     def confirm(
         self,
@@ -124,11 +125,20 @@ class Bench:
         comparison in ``timings``. ``standing`` is an earlier confirmation of the same candidate:
         what it was timed against is kept as it is, and only the rest is timed.
         """
+        bench = self._serving(candidate)
 
         def stages(item: Candidate, stopped: Asked, record: Stages) -> Evaluation:
-            return self._confirm(item, tuple(against), stopped, record, standing)
+            return bench._confirm(item, tuple(against), stopped, record, standing)
 
-        return self._judged(candidate, stop, stages)
+        return bench._judged(candidate, stop, stages)
+
+    def _serving(self, candidate: Candidate) -> Bench:
+        """This bench, or for a candidate with host code the one beside it."""
+        if candidate.language != "cuda_extension":
+            return self
+        from kforge_nb.judge.extension.place import ExtensionBench
+
+        return ExtensionBench(self)
 
     def _judged(
         self,

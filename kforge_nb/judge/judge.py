@@ -31,7 +31,8 @@ class Judge:
     that lives there is opened.
 
     Args:
-        settings: ``threads`` is how many threads candidates and baselines use (0: one a core).
+        settings: ``threads`` is how many threads candidates and baselines use (0: one a core);
+            ``allow_host_code`` whether torch extensions are judged or refused.
         folder: for temporary files; made if missing.
 
     Raises:
@@ -41,6 +42,7 @@ class Judge:
     def __init__(self, settings: Settings, folder: Path) -> None:
         find_compiler()
         self.threads = settings.threads or len(os.sched_getaffinity(0))
+        self.allow_host_code = settings.allow_host_code
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         self.folder = Path(mkdtemp(prefix="judge-", dir=folder))
