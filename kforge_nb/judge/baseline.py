@@ -10,6 +10,7 @@ import sys
 import tempfile
 import threading
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
 from typing import Any
@@ -78,6 +79,12 @@ class BaselineWorker:
     def forget(self, key: str) -> None:
         """Unmap a target."""
         self._ask(_START_SECONDS, op="close", key=key)
+
+    def let_go(self, key: str) -> None:
+        """Forget a target where the process still runs; that it does not is no matter here."""
+        if self.child.alive():
+            with suppress(KForgeError):
+                self.forget(key)
 
     def close(self) -> None:
         """Kill and reap the process."""

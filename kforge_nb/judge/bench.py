@@ -21,6 +21,7 @@ from kforge_nb.judge.evaluation import Comparison, Evaluation, Verdict
 from kforge_nb.judge.place import Compiled, Loaded, Place
 from kforge_nb.judge.runner_handle import RunnerFailed
 from kforge_nb.judge.session import Checked
+from kforge_nb.judge.shelf import Shelf
 from kforge_nb.judge.slots import TimedInputs
 from kforge_nb.judge.stages import Ended, Stages, end_on
 from kforge_nb.judge.timing import Plan, Session
@@ -58,7 +59,7 @@ class Bench:
         self._prepared: dict[str, float] = {}
         self._call_seconds = place.call_seconds
         self._timed: TimedInputs | None = None
-        self._cases: Sequence[Case] = ()
+        self._cases = Shelf(target.device)
         try:
             with place.working():
                 self._set_up()
@@ -84,7 +85,7 @@ class Bench:
     @property
     def cases(self) -> tuple[str, ...]:
         """Names of the input sets that a candidate must pass."""
-        return tuple(case.name for case in self._cases)
+        return self._cases.names
 
     def baseline(self, name: str = "eager") -> float:
         """Make a baseline ready; seconds that took, the first time.
@@ -265,6 +266,8 @@ class Bench:
             with record.stage("correctness"):
                 checked = loaded.check(cases)
         _note(checked, record)
+        if self._cases.notes:
+            record.resources["memory"] = list(self._cases.notes)
         if checked.wrong is not None:
             raise Ended(Verdict.WRONG, checked.wrong)
 
@@ -330,11 +333,10 @@ class Bench:
             return
         self._closed = True
         if self._timed is not None:
-            if self._prepared:
-                self._judge.forget(self._place, self._key)
+            self._place.release(self._key, self._timed)
             self._timed.close()
             self._timed = None
-        self._cases = ()
+        self._cases = Shelf(self.target.device)
         shutil.rmtree(self._folder, ignore_errors=True)
         self._judge.benches.discard(self)
 

@@ -23,6 +23,7 @@ from kforge_nb.judge.physics import floor_seconds
 from kforge_nb.judge.place import Compiled
 from kforge_nb.judge.runner_handle import Limits
 from kforge_nb.judge.session import LoadedCandidate
+from kforge_nb.judge.shelf import Shelf
 from kforge_nb.judge.slots import TimedInputs
 from kforge_nb.judge.stages import compile_failed
 from kforge_nb.judge.timing import BaselineSide, Plan, RunnerSide, Session, run_session
@@ -75,9 +76,9 @@ class HostPlace:
         """Eager and float64, here."""
         return make_case(graph, name, inputs)
 
-    def cases(self, target: Target) -> list[Case]:
+    def cases(self, target: Target) -> Shelf:
         """All of them in memory."""
-        return build_cases(target, secret_generator())
+        return Shelf("cpu").fill(build_cases(target, secret_generator()))
 
     def timed(self, specs: Sequence[TensorSpec], seen: list[torch.Tensor]) -> TimedInputs:
         """Slots that together are larger than the near caches."""
@@ -145,6 +146,10 @@ class HostPlace:
 
     def trouble(self, problem: Exception) -> None:
         """Nothing here is the device's doing."""
+
+    def release(self, key: str, timed: TimedInputs) -> None:  # noqa: ARG002
+        """Only the worker knows the target."""
+        self.worker.let_go(key)
 
     def close(self) -> None:
         """End the baseline worker."""

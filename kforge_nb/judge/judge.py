@@ -5,14 +5,13 @@ from __future__ import annotations
 import os
 import shutil
 import threading
-from contextlib import suppress
 from pathlib import Path
 from tempfile import mkdtemp
 from types import TracebackType
 from typing import TYPE_CHECKING
 
 from kforge_nb.compilers.toolchain import find_compiler
-from kforge_nb.errors import BadInput, KForgeError
+from kforge_nb.errors import BadInput
 from kforge_nb.judge.bench import Bench
 from kforge_nb.judge.place import Place
 from kforge_nb.profile.device import kind_of
@@ -80,12 +79,6 @@ class Judge:
         bench = Bench(self, self.place(target.device), target)
         self.benches.add(bench)
         return bench
-
-    def forget(self, place: Place, key: str) -> None:
-        """Have a place's worker drop a target, if it still runs."""
-        if place.worker.child.alive():
-            with suppress(KForgeError):
-                place.worker.forget(key)
 
     def close(self) -> None:
         """End every process and give back everything. Safe to call twice."""

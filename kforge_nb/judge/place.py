@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kforge_nb.judge.evaluation import Comparison
     from kforge_nb.judge.policy import Finding
     from kforge_nb.judge.session import Checked
+    from kforge_nb.judge.shelf import Shelf
     from kforge_nb.judge.slots import TimedInputs
     from kforge_nb.judge.timing import Plan, Session
     from kforge_nb.profile.calibration import Calibration
@@ -84,7 +85,7 @@ class Place(Protocol):
     def make_case(self, graph: fx.GraphModule, name: str, inputs: Sequence[torch.Tensor]) -> Case:
         """Eager and float64 on one input set (from anywhere), on this device."""
 
-    def cases(self, target: Target) -> Sequence[Case]:
+    def cases(self, target: Target) -> Shelf:
         """Captured, redrawn and hard input sets with what is expected, from a secret seed."""
 
     def timed(self, specs: Sequence[TensorSpec], seen: list[torch.Tensor]) -> TimedInputs:
@@ -127,6 +128,9 @@ class Place(Protocol):
 
     def trouble(self, problem: Exception) -> str | None:
         """Words for an exception that is the device's doing (out of memory), else None."""
+
+    def release(self, key: str, timed: TimedInputs) -> None:
+        """Let go of what is held for a target whose bench closes."""
 
     def close(self) -> None:
         """End every process. Safe to call twice."""

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from kforge_nb.judge.timing import Session
     from kforge_nb.targets.target import Target
 
-__all__ = ["Ruling", "comparison", "merged", "rule", "throughput"]
+__all__ = ["Ruling", "comparison", "merged", "paired", "rule", "throughput"]
 
 _LOADED = 0.15
 _HIDDEN_SHARE = 0.05
@@ -37,8 +37,13 @@ def comparison(against: str, session: Session) -> Comparison:
 
 def merged(against: str, sessions: Sequence[Session]) -> Comparison:
     """One comparison over the samples of several sessions, of different processes if need be."""
-    ours = [t * 1e6 for session in sessions for t in session.ours]
-    theirs = [t * 1e6 for session in sessions for t in session.against]
+    ours = [t for session in sessions for t in session.ours]
+    return paired(against, ours, [t for session in sessions for t in session.against])
+
+
+def paired(against: str, ours: Sequence[float], theirs: Sequence[float]) -> Comparison:
+    """A comparison of paired samples in seconds."""
+    ours, theirs = [t * 1e6 for t in ours], [t * 1e6 for t in theirs]
     found = paired_ratio(ours, theirs)
     return Comparison(
         against=against,

@@ -7,19 +7,24 @@ import json
 import math
 import os
 import tempfile
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from kforge_nb.errors import BadInput
 from kforge_nb.profile.device import facts, kind_of
+from kforge_nb.profile.remembered import recall, remember
 from kforge_nb.profile.timing import ForeignLoad, interleaved_us, sample_us
 from kforge_nb.settings import cache_dir
 
 __all__ = ["Calibration", "calibrate"]
 
-SCHEMA = "kforge.calibration/1"
+SCHEMA = "kforge.calibration/2"
 BUSY_CORES = 0.3
 _MEASURED: dict[str, Calibration] = {}
+_CUDA_SIZES = (1 << 20, 1 << 23, 1 << 26, 1 << 29, 1 << 31)
 _SIZES = (1 << 16, 1 << 19, 1 << 22, 1 << 25, 1 << 28)
 _DTYPES = ("float32", "bfloat16", "float16")
 
@@ -29,7 +34,8 @@ class Calibration:
     """Measured limits of one device.
 
     ``bandwidth_gbs``: bytes read plus written by a copy far larger than the caches, GB/s.
-    ``bandwidth_by_bytes``: the same by working set (bytes moved), as small data stays in caches.
+    ``bandwidth_by_bytes``: the same by bytes moved in a call; on a CPU small data stays in caches,
+    on a GPU it was measured with a cold cache, as calls are timed there.
     ``flops_gflops``: GFLOP/s of a matrix product by dtype. ``overhead_us``: one call of a tiny op.
     """
 
@@ -67,10 +73,10 @@ def calibrate(device: str = "cpu", *, fresh: bool = False) -> Calibration:
     """The limits of ``device``, from the cache of this machine where they are known.
 
     The first call takes a second or two. ``fresh`` measures again. Threads are torch's own. What
-    was measured while other processes kept a core busy is used now but not written to the cache.
+    was measured while other processes kept a core busy is good for some minutes only
+    (:mod:`kforge_nb.profile.remembered`), then measured again.
     """
-    known = facts(device)
-    identity = _identity(known)
+    identity = _identity({**facts(device), "driver": _driver(device)})
     path = cache_dir() / "calibration" / f"{identity}.json"
     if not fresh:
         found = _read(path, identity)
@@ -78,11 +84,18 @@ def calibrate(device: str = "cpu", *, fresh: bool = False) -> Calibration:
             return found
     if not fresh and identity in _MEASURED:
         return _MEASURED[identity]
-    with ForeignLoad() as load:
-        measured = _MEASURED[identity] = _measure(device, identity)
-    if load.cores < BUSY_CORES:
-        _write(path, measured)
-    return measured
+    busy = path.with_suffix(".busy.json")
+    recalled = None if fresh else recall(busy, identity)
+    if recalled is None:
+        with ForeignLoad() as load:
+            measured = _measure(device, identity)
+        if load.cores < BUSY_CORES:
+            _write(path, measured)
+            recalled = measured
+        else:
+            recalled = remember(busy, measured)
+    _MEASURED[identity] = recalled
+    return recalled
 
 
 def _identity(known: dict[str, Any]) -> str:
@@ -90,14 +103,27 @@ def _identity(known: dict[str, Any]) -> str:
     return hashlib.sha256(body.encode()).hexdigest()[:16]
 
 
+def _driver(device: str) -> str:
+    """The version of a GPU's driver, where the system tells; copies differ between them."""
+    if kind_of(device) != "cuda":
+        return ""
+    try:
+        return Path("/proc/driver/nvidia/version").read_text().split("\n", 1)[0]
+    except OSError:
+        return ""
+
+
 def _measure(device: str, identity: str) -> Calibration:
     import torch
 
     with torch.inference_mode():
-        overhead = _overhead_us(device)
-        by_bytes = {size: _copy_gbs(device, size, overhead) for size in _SIZES}
+        if kind_of(device) == "cuda":
+            overhead, by_bytes = _cuda_memory(device)
+        else:
+            overhead = _overhead_us(device)
+            by_bytes = {size: _copy_gbs(device, size, overhead) for size in _SIZES}
         flops = {dtype: _matmul_gflops(device, dtype) for dtype in _DTYPES}
-    return Calibration(device, identity, by_bytes[_SIZES[-1]], by_bytes, flops, overhead)
+    return Calibration(device, identity, by_bytes[max(by_bytes)], by_bytes, flops, overhead)
 
 
 def _overhead_us(device: str) -> float:
@@ -114,6 +140,58 @@ def _copy_gbs(device: str, moved: int, overhead: float) -> float:
     target = torch.empty_like(source)
     best = _best_us(lambda: target.copy_(source), device)
     return moved / (max(best - overhead, best / 2) * 1e3)
+
+
+def _cuda_memory(device: str) -> tuple[float, dict[int, float]]:
+    """Microseconds of a launch in a graph, and GB/s of copies by bytes moved.
+
+    Copies take their buffers in turn, so many that together they are far larger than the
+    second-level cache: what a kernel finds when it is timed with a cold cache.
+    """
+    import torch
+
+    with torch.cuda.device(device):
+        properties = torch.cuda.get_device_properties(device)
+        cache = int(getattr(properties, "L2_cache_size", 64 << 20))
+        tiny = torch.zeros(8, device=device)
+        launch = _graph_us([lambda: tiny.copy_(tiny)] * 256)
+        found = {}
+        for moved in _CUDA_SIZES:
+            count = max(2, -(-4 * cache // moved))
+            if count * moved > torch.cuda.mem_get_info()[0] // 4:
+                continue
+            flat = torch.ones(count, 2, moved // 8, device=device)
+            took = _graph_us([partial(pair[1].copy_, pair[0]) for pair in flat])
+            found[moved] = moved / (max(took - launch, took / 2) * 1e3)
+            del flat
+        torch.cuda.empty_cache()
+    if not found:
+        raise BadInput(f"{device} has too little free memory to be calibrated; free some of it")
+    return launch, found
+
+
+def _graph_us(calls: Sequence[Callable[[], Any]]) -> float:
+    """Microseconds of one of many calls in a CUDA graph: the fastest of nine replays."""
+    import torch
+
+    calls[0]()
+    torch.cuda.synchronize()
+    graph = torch.cuda.CUDAGraph()
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        graph.capture_begin(capture_error_mode="thread_local")
+        for call in calls:
+            call()
+        graph.capture_end()
+    best = math.inf
+    for _ in range(9):
+        start, end = (torch.cuda.Event(enable_timing=True) for _ in range(2))
+        start.record()
+        graph.replay()
+        end.record()
+        torch.cuda.synchronize()
+        best = min(best, start.elapsed_time(end) * 1e3 / len(calls))
+    return best
 
 
 def _matmul_gflops(device: str, dtype: str) -> float:

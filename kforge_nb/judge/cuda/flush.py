@@ -24,11 +24,11 @@ extern "C" __global__ void flush(const uint4* x, unsigned* sink, unsigned long l
   if (s == 0x9e3779b9u) *sink = s;
 }
 """
-"""``flush(const uint4* memory, unsigned* sink, unsigned long long vectors)``, 256 threads a block."""
+"""``flush(const uint4* memory, unsigned* sink, unsigned long long vectors)``; 256 threads."""
 
 
-def build_flush(cache: Path, arch: str) -> Path:
-    """The cubin of ``flush`` for an architecture such as ``sm_90``; cached.
+def build_flush(cache: Path, arch: str | None = None) -> Path:
+    """The cubin of ``flush`` for an architecture such as ``sm_90`` (that of the device); cached.
 
     Raises:
         MissingTool: NVRTC is missing, too old for the architecture, or cannot compile this.

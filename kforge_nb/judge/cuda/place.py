@@ -1,0 +1,278 @@
+"""A CUDA device as a place to judge on: cubins, runners with contexts of their own, graph replays.
+
+The parent keeps the expected values on the device and compares there, but never while something is
+timed: :data:`DEVICES` has a lock for each device, as the cores have one. Compilers run on the CPU
+and do not wait for it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import fx
+
+from kforge_nb.candidates.candidate import Candidate
+from kforge_nb.candidates.plan import ResolvedPlan
+from kforge_nb.compilers.nvrtc import CompileFailed, build_cuda, device_arch
+from kforge_nb.errors import BadInput, MissingTool
+from kforge_nb.judge.baseline import BaselineWorker, OutOfDeviceMemory
+from kforge_nb.judge.cases import Case, build_cases, secret_generator
+from kforge_nb.judge.cores import CORES, Cores
+from kforge_nb.judge.cuda.binary import cuda_runner_binary
+from kforge_nb.judge.cuda.cubin import inspect_cubin
+from kforge_nb.judge.cuda.flush import build_flush
+from kforge_nb.judge.cuda.handle import CudaLimits
+from kforge_nb.judge.cuda.policy import scan_cuda
+from kforge_nb.judge.cuda.session import CudaCandidate
+from kforge_nb.judge.cuda.timing import (
+    CudaBaselineSide,
+    CudaRunnerSide,
+    calls_in_a_graph,
+    run_cuda_session,
+)
+from kforge_nb.judge.cuda.worker import FLUSH_VARIABLE
+from kforge_nb.judge.evaluation import Comparison
+from kforge_nb.judge.physics import device_floor_seconds
+from kforge_nb.judge.place import Compiled
+from kforge_nb.judge.policy import Finding
+from kforge_nb.judge.ruling import paired
+from kforge_nb.judge.shelf import Shelf
+from kforge_nb.judge.slots import TimedInputs
+from kforge_nb.judge.stages import compile_failed
+from kforge_nb.judge.timing import Plan, Session
+from kforge_nb.profile.calibration import calibrate
+from kforge_nb.settings import cache_dir
+from kforge_nb.targets.target import Target, TensorSpec
+
+__all__ = ["DEVICES", "CudaPlace", "device_lock"]
+
+DEVICES: dict[str, Cores] = {}
+"""Who may use each device, by its torch name; one lock a device for the whole process."""
+_MAKING = threading.Lock()
+
+_CASE_MEMORY = 2 << 30  # of all input sets together with their expected values
+_ROOM = 0.25  # of the free device memory, for what is kept there
+_MOST_SLOTS = 64
+_BATCH_SECONDS = 20.0
+_CALLS, _PAIRS = 64, 12  # of a measurement of call time
+_FRAGMENTS = 1 << 30  # bytes that torch's allocator may keep unused while others need memory
+
+
+def device_lock(device: str) -> Cores:
+    """The lock of a device."""
+    with _MAKING:
+        return DEVICES.setdefault(device, Cores())
+
+
+class CudaPlace:
+    """See :class:`kforge_nb.judge.place.Place`; ``device`` is a torch name such as ``cuda:0``.
+
+    Raises:
+        MissingTool: no GPU, no driver, no NVRTC for its architecture, or no C++ compiler.
+    """
+
+    language = "cuda"
+    call_seconds = 3.0
+
+    def __init__(self, folder: Path, threads: int, device: str) -> None:
+        if not torch.cuda.is_available():
+            raise MissingTool(
+                f"targets live on {device}, but torch {torch.__version__} sees no CUDA device here"
+            )
+        self.device = device
+        self.index = torch.device(device).index or 0
+        self.where = device
+        self.arch = device_arch(device)
+        self.binary = cuda_runner_binary()
+        self.builds = cache_dir() / "cuda"
+        self.flush = build_flush(self.builds, self.arch)
+        self._lock = device_lock(device)
+        with self._lock.timing():
+            self.calibration = calibrate(device)
+        self._calls: dict[str, int] = {}
+        self._spares: dict[int, CudaCandidate] = {}
+        self._meant: dict[CudaCandidate, tuple[ResolvedPlan, Path]] = {}
+        self._spares_lock = threading.Lock()
+        self.worker = BaselineWorker(folder, threads, {FLUSH_VARIABLE: str(self.flush)})
+
+    # ---- who waits for whom ----------------------------------------------------------------
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        """Many may use the device at once."""
+        with self._lock.work(), CORES.work(), torch.cuda.device(self.index):
+            yield
+
+    @contextmanager
+    def timing(self) -> Iterator[None]:
+        """The device alone; nobody times on the cores meanwhile."""
+        with self._lock.timing(), CORES.work(), torch.cuda.device(self.index):
+            self._tidy()
+            yield
+
+    def compiling(self) -> Any:
+        """Compilers use the cores only."""
+        return CORES.work()
+
+    def _tidy(self) -> None:
+        unused = torch.cuda.memory_reserved(self.index) - torch.cuda.memory_allocated(self.index)
+        if unused > _FRAGMENTS:
+            torch.cuda.empty_cache()
+
+    # ---- inputs and what is expected -------------------------------------------------------
+
+    def accept(self, target: Target) -> None:
+        """Every tensor must be on this device."""
+        elsewhere = {s.device for s in (*target.inputs, *target.outputs)} - {self.device}
+        if elsewhere:
+            raise BadInput(
+                f"target {target.name} lives on {self.device} and on "
+                f"{', '.join(sorted(elsewhere))}; move the model to one device"
+            )
+
+    def make_case(self, graph: fx.GraphModule, name: str, inputs: Sequence[torch.Tensor]) -> Case:
+        """Eager on this device, float64 there too if it fits."""
+        return Shelf(self.device, 0).make(graph, name, inputs)
+
+    def cases(self, target: Target) -> Shelf:
+        """On the device as far as there is room."""
+        free, _ = torch.cuda.mem_get_info(self.index)
+        shelf = Shelf(self.device, int(_ROOM * free))
+        generator = secret_generator(self.device)
+        made = build_cases(target, generator, memory=_CASE_MEMORY, make=shelf.make_and_keep)
+        torch.cuda.empty_cache()
+        return shelf.fill(made)
+
+    def timed(self, specs: Sequence[TensorSpec], seen: list[torch.Tensor]) -> TimedInputs:
+        """Slots in shared memory, which both sides copy to the device."""
+        generator = secret_generator(str(seen[0].device) if seen else self.device)
+        return TimedInputs(specs, seen, generator, most=_MOST_SLOTS)
+
+    # ---- candidates ------------------------------------------------------------------------
+
+    def scan(self, candidate: Candidate) -> list[Finding]:
+        """The CUDA source."""
+        return scan_cuda(candidate.source)
+
+    def build(self, candidate: Candidate) -> Compiled:
+        """A cubin for this device's own architecture."""
+        names = tuple(dict.fromkeys(kernel.name for kernel in candidate.plan.kernels))
+        built = build_cuda(candidate.source, names, cache=self.builds, arch=self.arch)
+        if isinstance(built, CompileFailed):
+            raise compile_failed(built.distilled, built.timed_out)
+        kernels = {n: asdict(built.resources[n]) for n in names if n in built.resources}
+        figures = {"arch": built.arch, "compiler": built.compiler, "kernels": kernels}
+        return Compiled(built.cubin, built.log, figures)
+
+    def inspect(self, built: Compiled, candidate: Candidate) -> list[Finding]:  # noqa: ARG002
+        """Sections and symbols of the cubin."""
+        return inspect_cubin(built.file)
+
+    def start(
+        self, target: Target, plan: ResolvedPlan, built: Compiled, timed: TimedInputs, limit: float
+    ) -> CudaCandidate:
+        """A runner with a context of its own, made ahead if possible, and one more made ahead."""
+        with self._spares_lock:
+            loaded = self._spares.pop(id(timed), None)
+        if loaded is not None and not loaded.runner.child.alive():
+            loaded.__exit__(None, None, None)
+            loaded = None
+        loaded = loaded or self._runner(target, timed, limit)
+        spare = self._runner(target, timed, limit)
+        with self._spares_lock:
+            left_over = self._spares.get(id(timed))
+            self._spares[id(timed)] = spare
+            self._meant[loaded] = (plan, built.file)
+        if left_over is not None:
+            left_over.__exit__(None, None, None)
+        return loaded
+
+    def _runner(self, target: Target, timed: TimedInputs, limit: float) -> CudaCandidate:
+        return CudaCandidate(
+            target,
+            None,
+            timed,
+            binary=self.binary,
+            limits=CudaLimits(call_seconds=limit),
+            device=self.index,
+            flush=self.flush,
+        )
+
+    def load(self, loaded: CudaCandidate) -> dict[str, Any]:
+        """What the driver says of the kernels."""
+        with self._spares_lock:
+            plan, cubin = self._meant.pop(loaded)
+        strict = loaded.load(plan, cubin)
+        return {
+            "strict_filter": strict,
+            "loaded": loaded.kernels,
+            "blocks_a_multiprocessor": loaded.runner.occupancy,
+        }
+
+    # ---- timing ----------------------------------------------------------------------------
+
+    def one_call(self, key: str, baseline: str) -> float:
+        """From one graph of few calls; how many a graph should hold is decided here."""
+        worker, few = self.worker, 4
+        worker.graph(key, baseline, few)
+        full = min(worker.replay(key, baseline, few, 1, False)[0] for _ in range(3))
+        flush = min(worker.replay(key, baseline, few, 1, True)[0] for _ in range(3))
+        call = max((full - flush) / few, 1e-6)
+        self._calls[key] = calls_in_a_graph(call, flush / few)
+        return call
+
+    def time(
+        self, loaded: CudaCandidate, key: str, baseline: str, timed: TimedInputs, plan: Plan,
+        stop: Callable[[], bool], limit: float,
+    ) -> tuple[Session, dict[str, Any]]:  # fmt: skip
+        """Replays of graphs of both sides."""
+        ours = CudaRunnerSide(loaded.runner, max(_BATCH_SECONDS, 4 * limit))
+        against = CudaBaselineSide(self.worker, key, baseline)
+        calls = self._calls[key]
+        session = run_cuda_session(ours, against, timed, plan, calls, loaded.fetch, stop)
+        figures = {"calls_in_a_graph": calls, f"timed_{baseline}": against.how}
+        return session, figures
+
+    def call_time(self, loaded: CudaCandidate, key: str, baseline: str) -> Comparison:
+        """Both sides' calls made one by one from the host, without graphs."""
+        ours, theirs = [], []
+        loaded.runner.hot(_CALLS)
+        self.worker.hot(key, baseline, _CALLS)
+        for _ in range(_PAIRS):
+            ours.append(loaded.runner.hot(_CALLS))
+            theirs.append(self.worker.hot(key, baseline, _CALLS))
+        return paired("call", ours, theirs)
+
+    def floor_seconds(self, target: Target, timed: TimedInputs) -> float:  # noqa: ARG002
+        """By the calibrated copy; every timed call finds its inputs in memory."""
+        return device_floor_seconds(target, self.calibration)
+
+    def trouble(self, problem: Exception) -> str | None:
+        """Running out of device memory, in words."""
+        if not isinstance(problem, torch.OutOfMemoryError | OutOfDeviceMemory):
+            return None
+        torch.cuda.empty_cache()
+        free, whole = torch.cuda.mem_get_info(self.index)
+        return (
+            f"{self.device} ran out of memory ({free / 1e9:.1f} of {whole / 1e9:.1f} GB are free); "
+            f"free some of it, or use smaller inputs. {str(problem).splitlines()[0][:200]}"
+        )
+
+    def release(self, key: str, timed: TimedInputs) -> None:
+        """The worker's copy of the target, and the runner that was made ahead for it."""
+        self.worker.let_go(key)
+        self._calls.pop(key, None)
+        with self._spares_lock:
+            spare = self._spares.pop(id(timed), None)
+        if spare is not None:
+            spare.__exit__(None, None, None)
+
+    def close(self) -> None:
+        """End the baseline worker."""
+        self.worker.close()

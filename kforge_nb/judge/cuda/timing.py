@@ -1,0 +1,257 @@
+"""Interleaved timing on a GPU: replays of graphs with a cold cache, decided on the judge's clock.
+
+A batch is some replays of a graph of flush and call, so long that the exchange with the process
+costs less than a hundredth of it. Each pair of batches comes with the same batches without calls,
+all four in random order; what those take is taken off. Before each pair some slots get new values
+on both sides, outside the clock, and among them those whose outputs may be looked at afterwards.
+While all this happens nothing else uses the device.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics as plain
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+import torch
+
+from kforge_nb.judge.baseline import BaselineWorker
+from kforge_nb.judge.cuda.handle import CudaRunner
+from kforge_nb.judge.process import Child
+from kforge_nb.judge.protocol import HELD_CALLS
+from kforge_nb.judge.slots import TimedInputs
+from kforge_nb.judge.statistics import decide, next_look, paired_ratio
+from kforge_nb.judge.timing import Plan, Probe, Session
+
+__all__ = [
+    "BATCH_SECONDS",
+    "CudaBaselineSide",
+    "CudaRunnerSide",
+    "CudaSide",
+    "calls_in_a_graph",
+    "run_cuda_session",
+]
+
+BATCH_SECONDS = 10e-3
+GRAPH_SECONDS = 5e-3
+MOST_CALLS, LEAST_CALLS = 64, 4
+MOST_REPLAYS = 4096
+LEAST_CALL = 2e-7  # a difference below 0.2 µs is the clock's
+_RENEWED_BYTES = 16 << 20
+_AGREE = 0.10
+_AGREE_SECONDS = 3e-7
+
+
+class CudaSide(Protocol):
+    """One of the two that are timed."""
+
+    child: Child
+
+    def prepare(self, calls: int) -> None:
+        """Make the graphs of ``calls`` calls ready."""
+
+    def upload(self, first: int, slots: int) -> None:
+        """Copy slots from shared memory to this side's device memory."""
+
+    def batch(self, replays: int, empty: bool) -> tuple[float, float]:
+        """Seconds of so many replays, on the judge's clock and by the device's events."""
+
+
+class CudaRunnerSide:
+    """The candidate; ``seconds`` is the limit of a batch."""
+
+    def __init__(self, runner: CudaRunner, seconds: float) -> None:
+        self.child = runner.child
+        self._runner, self._seconds = runner, seconds
+
+    def prepare(self, calls: int) -> None:
+        """Make the graphs ready."""
+        self._runner.prepare(calls)
+
+    def upload(self, first: int, slots: int) -> None:
+        """Copy slots to the runner's device memory."""
+        self._runner.upload(first, slots)
+
+    def batch(self, replays: int, empty: bool) -> tuple[float, float]:
+        """Seconds of so many replays, on both clocks."""
+        return self._runner.batch(replays, empty, self._seconds)
+
+
+class CudaBaselineSide:
+    """A baseline; ``how`` says after ``prepare`` whether a graph or a stream is timed."""
+
+    def __init__(self, worker: BaselineWorker, key: str, baseline: str) -> None:
+        self.child = worker.child
+        self.how = ""
+        self._worker, self._key, self._baseline = worker, key, baseline
+        self._calls = 1
+
+    def prepare(self, calls: int) -> None:
+        """Make the graphs ready."""
+        self._calls = calls
+        self.how = self._worker.graph(self._key, self._baseline, calls)
+
+    def upload(self, first: int, slots: int) -> None:
+        """Copy slots to the worker's device memory."""
+        self._worker.upload(self._key, first, slots)
+
+    def batch(self, replays: int, empty: bool) -> tuple[float, float]:
+        """Seconds of so many replays, on both clocks."""
+        return self._worker.replay(self._key, self._baseline, self._calls, replays, empty)
+
+
+def calls_in_a_graph(call: float, flush: float) -> int:
+    """How many calls of about ``call`` seconds, each after a flush, a graph should hold."""
+    return max(LEAST_CALLS, min(MOST_CALLS, round(GRAPH_SECONDS / max(call + flush, 1e-7))))
+
+
+@dataclass(slots=True)
+class _Tally:
+    """Batches of one side: seconds a call with its flush, and of a flush alone, on both clocks."""
+
+    replays: int
+    full: list[float] = field(default_factory=list)
+    empty: list[float] = field(default_factory=list)
+    full_device: list[float] = field(default_factory=list)
+    empty_device: list[float] = field(default_factory=list)
+
+    def net(self) -> list[float]:
+        """Seconds a call, the flush and the exchange taken off."""
+        off = plain.median(self.empty)
+        return [max(one - off, LEAST_CALL) for one in self.full]
+
+    def by_events(self) -> float:
+        """The middle figure as the side's own events have it."""
+        return plain.median(self.full_device) - plain.median(self.empty_device)
+
+
+def run_cuda_session(
+    ours: CudaSide,
+    against: CudaSide,
+    inputs: TimedInputs,
+    plan: Plan,
+    calls: int,
+    fetch: Callable[[int], list[torch.Tensor]],
+    stop: Callable[[], bool],
+) -> Session:
+    """Time both sides until it is decided, narrow enough, out of time, or stopped.
+
+    Args:
+        ours: the candidate.
+        against: the baseline, warm.
+        inputs: slots that both sides copy to their memory.
+        plan: limits.
+        calls: in one graph, see :func:`calls_in_a_graph`.
+        fetch: copies of the outputs of the last replay's call some calls ago (0: the last).
+        stop: asked between pairs.
+
+    Raises:
+        RunnerFailed: the candidate broke its runner.
+    """
+    source = random.SystemRandom()
+    session = Session(calls=calls)
+    start = time.monotonic()
+    sides = (ours, against)
+    for side in sides:
+        side.upload(0, inputs.slots)
+        side.prepare(calls)
+    tallies = tuple(_Tally(_replays(side)) for side in sides)
+    look = plan.pairs
+    while True:
+        _renew(sides, inputs, calls, source)
+        _pair(sides, tallies, calls, source)
+        _maybe_probe(inputs, session, len(tallies[0].full), calls, source, fetch, plan)
+        done = len(tallies[0].full)
+        session.stopped = stop()
+        late = time.monotonic() - start > plan.seconds and done >= plan.pairs
+        if session.stopped or late or done >= look:
+            look = next_look(done)
+            session.ours, session.against = (tally.net() for tally in tallies)
+            session.found = paired_ratio(session.ours, session.against)
+            session.decision = decide(session.found, plan.narrow)
+            if session.decision is not None or session.stopped or late:
+                break
+    session.disagreement = _disagreement(tallies[0])
+    session.seconds = time.monotonic() - start
+    return session
+
+
+def _replays(side: CudaSide) -> int:
+    """Replays that make a batch long enough; also the first batches, which do not count."""
+    once = min(side.batch(1, False)[0] for _ in range(3))
+    side.batch(1, True)
+    count = max(1, min(MOST_REPLAYS, round(BATCH_SECONDS / max(once, 1e-6))))
+    while count < MOST_REPLAYS:
+        wall, device = side.batch(count, False)
+        if wall >= 0.8 * BATCH_SECONDS and wall - device < 0.01 * wall:
+            break
+        if wall >= 4 * BATCH_SECONDS:
+            break  # the exchange is slow here; what it costs is taken off all the same
+        count = min(MOST_REPLAYS, 2 * count)
+    return count
+
+
+def _renew(
+    sides: tuple[CudaSide, CudaSide], inputs: TimedInputs, calls: int, source: random.Random
+) -> None:
+    """New values for the slots of the last calls, whose outputs may be checked, and for others."""
+    last = (calls - 1) % inputs.slots
+    held = min(HELD_CALLS, calls, inputs.slots)
+    some = max(1, min(inputs.slots, _RENEWED_BYTES // inputs.layout.stride))
+    for first, count in ((last - held + 1, held), (source.randrange(inputs.slots), some)):
+        first %= inputs.slots
+        inputs.renew(first, count, source)
+        for side in sides:
+            side.upload(first, count)
+
+
+def _pair(
+    sides: tuple[CudaSide, CudaSide],
+    tallies: tuple[_Tally, ...],
+    calls: int,
+    source: random.Random,
+) -> None:
+    """One batch and one without calls of both sides, in random order.
+
+    The candidate's batch with calls is the later of its two: its outputs are fetched afterwards,
+    and the other one overwrites them.
+    """
+    order = [(side, empty) for side in (0, 1) for empty in (False, True)]
+    source.shuffle(order)
+    first, last = sorted((order.index((0, True)), order.index((0, False))))
+    order[first], order[last] = (0, True), (0, False)
+    for index, empty in order:
+        tally = tallies[index]
+        wall, device = sides[index].batch(tally.replays, empty)
+        count = tally.replays * calls
+        (tally.empty if empty else tally.full).append(wall / count)
+        (tally.empty_device if empty else tally.full_device).append(device / count)
+
+
+def _maybe_probe(
+    inputs: TimedInputs, session: Session, done: int, calls: int, source: random.Random,
+    fetch: Callable[[int], list[torch.Tensor]], plan: Plan,
+) -> None:  # fmt: skip
+    """Keep outputs of this pair with a chance that is the same for every pair of the session."""
+    if not plan.probes or source.random() >= plan.probes / done:
+        return
+    age = source.randrange(min(HELD_CALLS, calls, inputs.slots))
+    probe = Probe(inputs.snapshot(calls - 1 - age), fetch(age))
+    if len(session.probes) < plan.probes:
+        session.probes.append(probe)
+    else:
+        session.probes[source.randrange(plan.probes)] = probe
+
+
+def _disagreement(tally: _Tally) -> str | None:
+    """Words, if the judge's clock and the runner's events tell different times of a call."""
+    judged, own = plain.median(tally.net()), tally.by_events()
+    if abs(judged - own) <= max(_AGREE * max(judged, own), _AGREE_SECONDS):
+        return None
+    return (
+        f"the judge's clock says {judged * 1e6:.3g} µs a call, the runner's events say "
+        f"{own * 1e6:.3g} µs: more than {_AGREE:.0%} apart"
+    )
