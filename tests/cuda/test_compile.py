@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 from pathlib import Path
 
 import pytest
@@ -9,7 +10,7 @@ import torch
 
 from kforge_nb.candidates.plan import plan_from_document, plan_to_document, validate
 from kforge_nb.candidates.recipes.cuda import cuda_families
-from kforge_nb.candidates.recipes.family import default_params
+from kforge_nb.candidates.recipes.family import Params, default_params
 from kforge_nb.compilers.nvrtc import CudaBuilt, build_cuda
 from tests.cuda.targets import CASES, GENERATED, case, find, on_cuda
 
@@ -18,14 +19,27 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 ONE_EACH = (
     "softmax-upcast", "log-softmax", "residual-layer-norm", "gemma-rms-norm", "group-norm-silu",
     "group-norm-last", "batch-norm-add-relu", "gelu-tanh", "rotary", "max-pool", "gated-residual",
-    "norm-rotary",
+    "norm-rotary", "embedding-scale", "causal-conv1d", "causal-conv1d-turned", "max-pool-last",
+    "large-group-norm",
 )  # fmt: skip
+FAMILIES = {
+    "softmax": "softmax", "log-softmax": "log_softmax", "layer-norm": "layer_norm",
+    "gemma-rms-norm": "rms_norm", "residual-layer-norm": "layer_norm", "rotary": "rotary",
+    "modulated-layer-norm": "layer_norm", "group-norm-silu": "group_norm", "silu-up": "activation",
+    "group-norm-last": "group_norm", "batch-norm-add-relu": "batch_norm", "max-pool": "pooling",
+    "adaptive-pool": "pooling", "gated-residual": "pointwise", "embedding": "embedding",
+    "embedding-scale": "embedding", "conv1d": "conv1d", "conv1d-dilated": "conv1d",
+    "causal-conv1d": "conv1d", "causal-conv1d-turned": "conv1d", "max-pool-last": "pooling",
+    "cat-heads": "generated", "pad": "generated", "decay": "generated",
+}  # fmt: skip
 
 
-def compiled(name: str, dtype: torch.dtype, arch: str, cache: Path) -> None:
+def compiled(
+    name: str, dtype: torch.dtype, arch: str, cache: Path, params: Params | None = None
+) -> None:
     target = on_cuda(case(name, dtype)[0])
     family, match = find(target)
-    candidate = family.emit(match, default_params(family, match))
+    candidate = family.emit(match, params or default_params(family, match))
     assert candidate.language == "cuda"
     validate(candidate.plan, "cuda", target.inputs, target.outputs)
     entries = tuple(kernel.name for kernel in candidate.plan.kernels)
@@ -51,6 +65,24 @@ def test_for_hopper(name: str, dtype: str, nvrtc_cache: Path) -> None:
 def test_for_other_gpus(name: str, dtype: str, arch: str, nvrtc_cache: Path) -> None:
     """Each family compiles for an older and a newer generation as well."""
     compiled(name, DTYPES[dtype], arch, nvrtc_cache)
+
+
+@pytest.mark.parametrize("arch", ["sm_80", "sm_90", "sm_120"])
+@pytest.mark.parametrize("name", ONE_EACH)
+def test_mixtures_of_parameters(name: str, arch: str, nvrtc_cache: Path) -> None:
+    """Sets of parameters drawn as the proposer draws its drafts compile for each generation."""
+    family, match = find(on_cuda(case(name, torch.bfloat16)[0]))
+    values = family.parameters(match)
+    chance = random.Random(f"{name} {arch}")
+    for _ in range(2):
+        drawn = {key: chance.choice(options) for key, options in values.items()}
+        compiled(name, torch.bfloat16, arch, nvrtc_cache, drawn)
+
+
+@pytest.mark.parametrize(("name", "family"), FAMILIES.items())
+def test_the_family_that_is_meant_takes_it(name: str, family: str) -> None:
+    """What has a recipe of its own is not left to a more general one."""
+    assert find(on_cuda(case(name, torch.bfloat16)[0]))[0].name == family
 
 
 @pytest.mark.parametrize("name", [*CASES, *GENERATED])
