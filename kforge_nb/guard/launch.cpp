@@ -133,11 +133,12 @@ Reason run(Entry& entry, void* const* inputs, Few<kMaxOutputs>* outputs) {
 }
 
 // A copy of an input as the kernel wants it, and its address.
-Reason copied(AtenTensorHandle tensor, const Spec& spec, Owned* copy, void** data) {
-  *copy = empty(spec);
-  if (!copy->handle) return kMemory;
-  check(aoti_torch_copy_(copy->handle, tensor, 0), "copy_");
-  *data = data_of(copy->handle);
+Reason copy_input(AtenTensorHandle tensor, const Spec& spec, Few<kMaxInputs>* copies, void** data) {
+  Owned copy = empty(spec);
+  if (!copy.handle) return kMemory;
+  check(aoti_torch_copy_(copy.handle, tensor, 0), "copy_");
+  *data = data_of(copy.handle);
+  copies->push(std::move(copy));
   return kNone;
 }
 
@@ -152,16 +153,14 @@ StableListHandle launch(Call& call) {
   for (size_t i = 0; i < count; ++i) {
     bool copy = false;
     inputs[i] = nullptr;
-    const Reason reason = fits(call.inputs.item[i].handle, entry.inputs[i], &copy, &inputs[i]);
+    const Reason reason = fits(call.inputs[i], entry.inputs[i], &copy, &inputs[i]);
     if (reason != kNone) return original(call, reason);
     if (copy) to_copy |= uint64_t{1} << i;
   }
-  std::unique_ptr<Few<kMaxInputs>> copies;
-  if (to_copy) copies = std::make_unique<Few<kMaxInputs>>();
+  Few<kMaxInputs> copies;
   for (size_t i = 0; i < count && to_copy >> i; ++i) {
     if (!(to_copy >> i & 1)) continue;
-    const Reason reason = copied(call.inputs.item[i].handle, entry.inputs[i], &copies->item[i],
-                                 &inputs[i]);
+    const Reason reason = copy_input(call.inputs[i], entry.inputs[i], &copies, &inputs[i]);
     if (reason != kNone) return original(call, reason);
     entry.copies.fetch_add(1, std::memory_order_relaxed);
   }
@@ -181,7 +180,7 @@ void launch_boxed(StableIValue* stack, uint64_t, uint64_t) {
   open_call(stack, &call);
   if (aoti_torch_grad_mode_is_enabled())
     for (size_t i = 0; i < call.inputs.size; ++i)
-      if (needs_grad(call.inputs.item[i].handle)) {
+      if (needs_grad(call.inputs[i])) {
         stack[0] = as_value(original(call, kGrad));
         return;
       }

@@ -44,10 +44,22 @@ struct Owned {  // one owned tensor handle
 };
 
 template <int64_t N>
-struct Few {  // up to N tensors, without a heap
-  std::array<Owned, N> item;
+class Few {  // up to N owned tensors, without a heap and without touching what is not used
+ public:
+  Few() = default;
+  Few(const Few&) = delete;
+  Few& operator=(const Few&) = delete;
+  ~Few() {
+    for (size_t i = 0; i < size; ++i)
+      if (item[i]) aoti_torch_delete_tensor_object(item[i]);
+  }
+  void push(Owned&& tensor) { item[size++] = tensor.release(); }
+  AtenTensorHandle operator[](size_t i) const { return item[i]; }
+  AtenTensorHandle release(size_t i) { return std::exchange(item[i], nullptr); }
   size_t size = 0;
-  void push(Owned&& tensor) { item[size++] = std::move(tensor); }
+
+ private:
+  AtenTensorHandle item[N];
 };
 
 inline StableIValue as_value(AtenTensorHandle handle) {
@@ -71,7 +83,7 @@ StableListHandle new_list(Few<N>& tensors) {
   StableListHandle list = nullptr;
   check(torch_new_list_reserve_size(tensors.size, &list), "a new list");
   for (size_t i = 0; i < tensors.size; ++i)
-    check(torch_list_push_back(list, as_value(tensors.item[i].release())), "filling a list");
+    check(torch_list_push_back(list, as_value(tensors.release(i))), "filling a list");
   return list;
 }
 
