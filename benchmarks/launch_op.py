@@ -1,6 +1,6 @@
 """What a call costs the host: the launch op against eager's own op, and Dynamo around a model.
 
-``python -m benchmarks.launch_op [--seconds S] [--json [FILE]]``
+``python -m benchmarks.launch_op [--only cpu|cuda] [--seconds S] [--json [FILE]]``
 
 On the CPU: softmax 64x64 float32, one thread. On a GPU, where there is one: softmax 64x1024
 bfloat16, through the compiled op and through CuPy, each in a process of its own. A GPU's figures
@@ -194,6 +194,7 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
     add_json_option(parser)
     parser.add_argument("--seconds", type=float, default=6.0, help="timing of one implementation")
+    parser.add_argument("--only", choices=list(SHAPES), help="one kind of device")
     parser.add_argument("--child", choices=list(SHAPES), help=argparse.SUPPRESS)
     options = parser.parse_args()
     if options.child:
@@ -210,6 +211,7 @@ def main() -> int:
             sides.append(("cuda", "cupy"))
         else:
             notes.append("CuPy is not installed: no row for it")
+    sides = [side for side in sides if options.only in (None, side[0])]
     rows: list[dict[str, Any]] = []
     for device, implementation in sides:
         found = _run_child(device, implementation, options.seconds)
