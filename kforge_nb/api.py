@@ -30,12 +30,18 @@ def profile(fn: Callable[[], Any], *, granularity: str | None = None) -> Profile
         granularity: ``op``, ``module`` or ``region`` (default).
 
     Raises:
-        BadInput: ``fn`` calls no module, or a module lives on ``meta``.
+        BadInput: ``fn`` calls no module, a module lives on ``meta``, or the memory of the GPU that
+            it lives on does not suffice for measuring.
     """
     from kforge_nb.profile.profile import profile as run_profile
+    from kforge_nb.run.devices import tool_notes
+    from kforge_nb.workload.devices import main_device
 
     options = OptimizeOptions.of({"granularity": granularity})
-    return run_profile(_callable(fn), granularity=options.granularity)
+    found = run_profile(_callable(fn), granularity=options.granularity)
+    for text in tool_notes(main_device(found.workload)):
+        found.workload.note(text)
+    return found
 
 
 @overload
@@ -151,9 +157,9 @@ def optimize(
 
     Raises:
         BadInput: An option is wrong or unknown, ``fn`` calls no module or keeps gradients
-            everywhere, or a target asked for is not there.
+            everywhere, its model is split over several GPUs, or a target asked for is not there.
         StoreError: The store is locked, damaged or cannot be written.
-        MissingTool: There is no C++ compiler.
+        MissingTool: There is no C++ compiler; for a model on a GPU also: no NVRTC that knows it.
 
     Options:
     """

@@ -69,7 +69,7 @@ def _kernels_us(run: Callable[[], Any], device: str) -> float | None:
 
     run()
     synchronize(device)
-    with _silent_kineto(), profile(activities=[ProfilerActivity.CUDA]) as recorded:
+    with _silent_kineto(), profile(activities=[ProfilerActivity.CUDA], acc_events=True) as recorded:
         run()
         synchronize(device)
     events = [e for e in recorded.key_averages() if str(e.device_type).endswith(".CUDA")]

@@ -34,8 +34,9 @@ class Bench(Protocol):
         candidate: Candidate,
         against: Sequence[str] = ("eager",),
         stop: threading.Event | None = None,
+        standing: Evaluation | None = None,
     ) -> Evaluation:
-        """The same on fresh samples, and more of them."""
+        """The same on fresh samples, and more of them; ``standing`` is an earlier confirmation."""
 
     def close(self) -> None:
         """Ends the bench's processes."""

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from kforge_nb.judge.evaluation import Evaluation
     from kforge_nb.options import OptimizeOptions
     from kforge_nb.run.benches import Benches
     from kforge_nb.run.control import Control
@@ -84,17 +85,23 @@ class Confirmation:
         if not self._room:
             self._left_out += 1
             return False
-        self._time_again(work, node_id, compiled=True)
+        self._time_again(work, node_id, compiled=True, standing=work.tree[node_id].evaluation)
         return True
 
-    def _time_again(self, work: Work, node_id: str, *, compiled: bool) -> None:
-        """The node's evaluation on fresh samples is from now on the one to show."""
+    def _time_again(
+        self, work: Work, node_id: str, *, compiled: bool, standing: Evaluation | None = None
+    ) -> None:
+        """The node's evaluation on fresh samples is from now on the one to show.
+
+        What ``standing``, an earlier confirmation, was timed against is not timed anew.
+        """
         self._control.checkpoint()
         self._show(f"timing the winner of target {work.index} again ({node_id})")
         against = ("eager", "compile") if compiled else ("eager",)
         begun = time.monotonic()
         bench = self._benches.of(work.index, work.target)
-        fresh = bench.confirm(work.candidate(node_id), against, self._control.stop)
+        candidate = work.candidate(node_id)
+        fresh = bench.confirm(candidate, against, self._control.stop, standing)
         self._control.checkpoint()
         if compiled:
             self._timed += 1

@@ -152,12 +152,17 @@ class Run(RunView):
     # -- showing it ------------------------------------------------------------------------
 
     def show(self) -> None:
-        """Displays the run: live while it goes on, the saved view afterwards."""
-        from IPython.display import display
-
+        """Displays the run: live while it goes on, the saved view afterwards; text in a script."""
         if self._alive and self._live.show():
             return
-        display(self)
+        try:
+            from IPython.display import display
+        except ModuleNotFoundError:
+            from kforge_nb.view.text import summary
+
+            print(summary(self.document))
+        else:
+            display(self)
 
     def __repr__(self) -> str:
         notes = self._brief()["workload"].get("notes", [])

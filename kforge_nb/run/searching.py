@@ -167,7 +167,8 @@ class Search:
         if isinstance(error, MissingTool | StoreError):
             raise error
         self.benches.drop(work.index)
-        work.set("failed", f"the judge failed: {type(error).__name__}: {error}"[:2000])
+        named = "" if isinstance(error, KForgeError) else f"{type(error).__name__}: "
+        work.set("failed", f"the judge failed: {named}{error}"[:2000])
         self._show(f"target {work.index} failed")
 
     def _keep(self, flight: Flight, evaluation: Evaluation) -> None:

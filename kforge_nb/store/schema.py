@@ -19,6 +19,7 @@ from typing import Any
 
 from kforge_nb.errors import DocumentError
 from kforge_nb.store.clean import depth
+from kforge_nb.store.rules import Problem, problems
 
 __all__ = ["SCHEMA", "fit", "schema", "validate"]
 
@@ -50,15 +51,12 @@ def validate(data: Any, where: str = "the run document") -> dict[str, Any]:
     _check_version(data, where)
     if depth(data, _DEEPEST) >= _DEEPEST:
         raise DocumentError(f"{where} is nested deeper than {_DEEPEST} levels; it was not read")
-    found = list(islice(_validator().iter_errors(data), _ERRORS))
+    found = list(islice(problems(data, schema()), _ERRORS))
     if found:
-        from jsonschema.exceptions import best_match
-
-        error = best_match(found)
+        first = min(found, key=lambda problem: problem.depth)
         more = f" (and {len(found) - 1} more)" if len(found) > 1 else ""
         raise DocumentError(
-            f"{where} is not valid at {error.json_path}: {_short(error.instance)} "
-            f"{_why(error)}{more}"
+            f"{where} is not valid at {first.path}: {_short(first.value)} {_why(first)}{more}"
         )
     for path, problem in _broken_links(data):
         raise DocumentError(f"{where} is not valid at {path}: {problem}")
@@ -71,13 +69,6 @@ def fit(value: Any, name: str) -> Any:
 
 
 # -- validation ----------------------------------------------------------------------------
-
-
-@cache
-def _validator() -> Any:
-    from jsonschema import Draft202012Validator
-
-    return Draft202012Validator(schema())
 
 
 def _check_version(data: Any, where: str) -> None:
@@ -98,13 +89,13 @@ def _check_version(data: Any, where: str) -> None:
         )
 
 
-def _why(error: Any) -> str:
-    rule, want = error.validator, error.validator_value
+def _why(problem: Problem) -> str:
+    rule, want = problem.rule, problem.want
     names = want if isinstance(want, list) else [want]
     words = {
         "additionalProperties": "has fields that are not allowed",
         "required": "lacks a field",
-        "type": "must be " + " or ".join("null" if n is None else str(n) for n in names),
+        "type": "must be " + " or ".join(map(str, names)),
         "maxLength": f"is longer than {want}",
         "maxItems": f"has more than {want} entries",
         "maxProperties": f"has more than {want} fields",
@@ -114,11 +105,11 @@ def _why(error: Any) -> str:
         "enum": "must be one of " + ", ".join(map(str, names)),
         "const": f"must be {want!r}",
     }
-    text = words.get(rule) or f"breaks the rule {rule!r}"
-    if rule == "required" and isinstance(error.instance, dict):
-        text += ": " + ", ".join(n for n in names if n not in error.instance)
-    if rule == "additionalProperties" and isinstance(error.instance, dict):
-        extra = sorted(set(error.instance) - set(error.schema.get("properties", ())))
+    text = words[rule]
+    if rule == "required":
+        text += ": " + ", ".join(n for n in names if n not in problem.value)
+    if rule == "additionalProperties":
+        extra = sorted(set(problem.value) - set(problem.schema.get("properties", ())))
         text += ": " + ", ".join(_short(e) for e in extra[:5])
     return text
 

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 
 import pytest
 import torch
 
 from kforge_nb.errors import BadInput, MissingTool
-from kforge_nb.profile import calibration
+from kforge_nb.profile import calibration, remembered
 from kforge_nb.profile.calibration import calibrate
 from kforge_nb.profile.device import facts
 from kforge_nb.profile.timing import ForeignLoad, interleaved_us, quiet_value
@@ -72,12 +73,43 @@ def test_a_damaged_cache_is_measured_again(small, monkeypatch, home):
     assert len(small) == 5
 
 
-def test_a_busy_machine_is_not_written_down(small, monkeypatch, home):
-    """Figures taken beside other work serve now, but the next process measures again."""
+def test_a_busy_machine_is_remembered_for_a_while_only(small, monkeypatch, home):
+    """Figures taken beside other work serve other processes too, but not for good."""
     monkeypatch.setattr(ForeignLoad, "__exit__", lambda self, *_: setattr(self, "cores", 1.0))
     first = calibrate()
     assert calibrate() is first
-    assert list(home.glob("calibration/*.json")) == []
+    calibration._MEASURED.clear()
+    assert calibrate() == first
+    assert small == ["cpu"]
+    monkeypatch.setattr(remembered, "VALID_S", 0.0)
+    calibration._MEASURED.clear()
+    again = calibrate()
+    assert small == ["cpu", "cpu"]
+    assert again.bandwidth_gbs >= first.bandwidth_gbs
+    (file,) = home.glob("calibration/*.json")
+    assert file.name.endswith(".busy.json")
+
+
+def test_remembered_figures_are_the_best_of_all(limits, tmp_path):
+    """Each figure is the best that was seen, whichever measurement it came from."""
+    path = tmp_path / "x.busy.json"
+    other = replace(
+        limits, bandwidth_gbs=8.0, bandwidth_by_bytes={1000: 120.0, 5: 1.0},
+        flops_gflops={"float32": 90.0, "float16": 7.0}, overhead_us=0.5,
+    )  # fmt: skip
+    remembered.remember(path, limits, now=1000.0)
+    best = remembered.remember(path, other, now=2000.0)
+    assert best.bandwidth_gbs == 10.0
+    assert best.bandwidth_by_bytes[1000] == 120.0
+    assert best.bandwidth_by_bytes[100_000] == 50.0
+    assert best.flops_gflops == {"float32": 100.0, "float16": 7.0}
+    assert best.overhead_us == 0.5
+    assert remembered.recall(path, "id", now=2000.0 + remembered.VALID_S - 1) == best
+    assert remembered.recall(path, "id", now=2000.0 + remembered.VALID_S + 1) is None
+    assert remembered.recall(path, "id", now=1999.0) is None
+    assert remembered.recall(path, "another", now=2000.0) is None
+    path.write_text("{")
+    assert remembered.recall(path, "id", now=2000.0) is None
 
 
 def test_facts_are_plain_and_cuda_is_asked_for_by_name():

@@ -68,8 +68,9 @@ class FakeBench:
         ratios = self.judge.ratios
         return evaluation(ratios[min(len(self.judge.judged), len(ratios)) - 1])
 
-    def confirm(self, candidate, against=("eager",), stop=None):
+    def confirm(self, candidate, against=("eager",), stop=None, standing=None):
         self.judge.confirmed.append(candidate)
+        self.judge.standing.append(standing)
         self.judge.against.append(tuple(against))
         eager = evaluation(self.judge.confirm(candidate))
         others = (replace(eager.timings[0], against=name) for name in against if name != "eager")
@@ -91,6 +92,7 @@ class FakeJudge:
         self.began = threading.Event()
         self.judged, self.confirmed, self.benches = [], [], []
         self.against: list[tuple[str, ...]] = []
+        self.standing: list[Evaluation | None] = []
 
     def confirm(self, candidate):
         return self.confirm_ratio
@@ -148,3 +150,10 @@ def stage(tmp_path):
     made = Stage(tmp_path)
     yield made
     made.judge.gate.set()
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """Caches and calibrations of the test's own."""
+    monkeypatch.setenv("KFORGE_HOME", str(tmp_path / "home"))
+    return tmp_path / "home"

@@ -39,6 +39,9 @@ def test_a_marginal_winner_must_stand_against_eager_first(stage):
     conductor = searched(stage, name="stands", budget=1)
 
     assert stage.judge.against == [("eager",), BOTH]
+    first, second = stage.judge.standing[-2:]
+    assert first is None
+    assert second is not None, "what eager's fresh samples said is not measured anew"
     assert conductor.works[0].confirmed == "0.0"
 
 

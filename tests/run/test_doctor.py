@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from kforge_nb import doctor as room
+from kforge_nb import doctor_cuda
 from kforge_nb.doctor import Check, Doctor
 from kforge_nb.errors import MissingTool
 
@@ -67,3 +68,50 @@ def test_only_what_is_needed_decides(level, ok):
 
     assert found.ok is ok
     assert "<b>" not in found._repr_html_()
+
+
+@pytest.fixture
+def with_gpu(monkeypatch):
+    """As if torch were built for CUDA 13 and saw a GPU."""
+    import torch
+
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.version, "cuda", "13.0")
+
+
+def test_cupy_for_another_cuda_is_told_with_the_right_package(monkeypatch, with_gpu):
+    """CuPy built for CUDA 12 beside a torch for 13: which to remove and which to install."""
+    monkeypatch.setattr(
+        doctor_cuda, "installed", lambda name: "13.6" if name == "cupy-cuda12x" else None
+    )
+    found = dict(doctor_cuda.cuda_probes())["CuPy"]()
+    assert found.level == "optional"
+    assert "is for CUDA 12, and torch for CUDA 13" in found.found
+    assert "pip install cupy-cuda13x" in found.hint
+
+
+def test_cupy_that_does_not_start_is_told(monkeypatch, with_gpu):
+    """A CuPy that is installed and fails at its first call is a finding with its own words."""
+    cupy = pytest.importorskip("cupy")
+
+    def fails():
+        raise RuntimeError("CUDA driver version is insufficient")
+
+    monkeypatch.setattr(doctor_cuda, "installed", lambda name: "1" if name == "cupy" else None)
+    monkeypatch.setattr(cupy.cuda.runtime, "getDeviceCount", fails)
+    found = dict(doctor_cuda.cuda_probes())["CuPy"]()
+    assert found.level == "optional"
+    assert "driver version is insufficient" in found.found
+
+
+def test_nvrtc_names_its_version_and_newest_architecture():
+    """What NVRTC at hand can compile for is in the line, so a newer GPU is understood."""
+    from kforge_nb.compilers.nvrtc import find_nvrtc
+
+    try:
+        find_nvrtc()
+    except MissingTool as missing:
+        pytest.skip(str(missing))
+    found = dict(doctor_cuda.cuda_probes())["NVRTC"]()
+    assert found.level in ("ok", "optional")
+    assert "up to sm_" in found.found

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kforge_nb.errors import DocumentError, StoreError
 from kforge_nb.store import Store, document
 from kforge_nb.store.clean import clean, scrubber, secret_values
+from kforge_nb.store.rules import problems
 from tests.store.filling import fill
 from tests.store.make_example import FILE
 from tests.store.make_example import example as make
@@ -393,3 +394,41 @@ def test_the_schema_travels_with_the_package():
     )
     out = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert out.stdout.strip() == document.SCHEMA
+
+
+ODD_VALUES = st.one_of(
+    st.none(), st.booleans(), st.integers(-3, 3), st.floats(allow_nan=False), st.text(max_size=4),
+    st.lists(st.integers(), max_size=2),
+    st.dictionaries(st.text(max_size=3), st.none(), max_size=2),
+)  # fmt: skip
+
+
+@settings(
+    max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
+@given(data=st.data())
+def test_our_rules_say_what_json_schema_says(example, data):
+    """Whatever is put where in a document, it is valid here exactly where the standard says so."""
+    jsonschema = pytest.importorskip("jsonschema")
+    changed = json.loads(json.dumps(example))
+    place = changed
+    while True:
+        keys = list(place) if isinstance(place, dict) else list(range(len(place)))
+        if not keys:
+            break
+        key = data.draw(st.sampled_from(keys))
+        inner = place[key]
+        if not isinstance(inner, dict | list) or data.draw(st.booleans()):
+            if isinstance(place, dict) and data.draw(st.booleans()):
+                key = data.draw(st.sampled_from([key, "surprise"]))
+            place[key] = data.draw(ODD_VALUES)
+            break
+        place = inner
+    theirs = jsonschema.Draft202012Validator(document.schema()).is_valid(changed)
+    assert theirs == (next(problems(changed, document.schema()), None) is None)
+
+
+def test_a_rule_that_is_not_known_is_no_free_pass():
+    """A keyword that the rules do not know must be an error, never ignored."""
+    with pytest.raises(ValueError, match="minItems"):
+        list(problems([], {"type": "array", "minItems": 1}))
