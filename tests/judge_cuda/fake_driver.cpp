@@ -166,6 +166,8 @@ API cuMemFree_v2(unsigned long long p) {
   free(at);
   return kOk;
 }
+API cuMemHostAlloc(void** to, size_t bytes, unsigned) { *to = malloc(bytes); return kOk; }
+API cuMemHostRegister_v2(void*, size_t, unsigned) { return 801; }  // not supported here
 API cuMemcpyHtoD_v2(unsigned long long to, const void* from, size_t n) {
   NEEDS_CONTEXT;
   if (state.capturing) return kCapture;

@@ -78,7 +78,7 @@ def run(target, timed, fake, cubin):
 def test_a_right_candidate_is_right_twice(run, case):
     """Inputs go up, outputs come down, and a second call over gaps gives the same bits."""
     loaded = run(one("twice"))
-    assert loaded.load() is (loaded.runner.level >= 1)
+    assert loaded.load() is loaded.runner.strict
     checked = loaded.check([case])
     assert checked.wrong is None
     assert checked.repeatable is True
@@ -324,7 +324,8 @@ def test_the_sandbox_is_tried_once_and_reported(fake, run):
     status = Path(f"/proc/{loaded.runner.child.pid}/status").read_text()
     assert "NoNewPrivs:\t1" in status
     assert "Seccomp:\t2" in status
-    assert loaded.runner.level == facts["level"]
+    assert loaded.runner.layers == facts["layers"]
+    assert {"privileges", "processes", "network"} <= set(facts["confined"])
 
 
 def test_replays_compute_on_their_own_slots(run, timed):

@@ -149,9 +149,9 @@ def test_a_right_candidate_on_the_device(run, case):
 
 
 def test_the_driver_works_confined(run):
-    """At least the system-call filter holds where the driver is the real one."""
+    """The system-call filter holds where the driver is the real one."""
     facts = cuda_facts(0)
-    assert facts["level"] >= 1, facts
+    assert {"privileges", "processes", "network", "other processes"} <= set(facts["confined"])
     assert facts["arch"] == device_arch()
     loaded = run(_grid("twice"))
     assert loaded.load() is True

@@ -12,7 +12,14 @@ from typing import Any
 from kforge_nb.errors import MissingTool
 from kforge_nb.judge.binary import compiled_program
 
-__all__ = ["DRIVER", "cuda_facts", "cuda_runner_binary", "runner_environment"]
+__all__ = [
+    "DRIVER",
+    "FILTERED",
+    "LAYERS",
+    "cuda_facts",
+    "cuda_runner_binary",
+    "runner_environment",
+]
 
 DRIVER = "libcuda.so.1"
 _SOURCES = (
@@ -27,6 +34,18 @@ _SOURCES = (
     "sandbox.hpp",
     "wire.hpp",
 )
+LAYERS = {
+    1: "privileges",
+    2: "processes",
+    4: "network",
+    8: "other processes",
+    16: "kernel interfaces",
+    32: "unseen",
+    64: "files",
+}
+"""What a runner can give up before the driver starts, by bit: see cuda_sandbox.hpp."""
+FILTERED = 2 | 4 | 8
+"""Layers of the system-call filter without which a candidate does not count as confined."""
 _PROBE_SECONDS = 60.0
 _KEPT = ("LD_LIBRARY_PATH", "CUDA_DEVICE_ORDER")
 
@@ -72,8 +91,8 @@ def cuda_facts(device: int = 0, driver: str = DRIVER) -> dict[str, Any]:
     Returns:
         ``name``, ``arch`` (``sm_90``), ``driver`` (as 13000), ``memory``, ``l2``, ``shared``
         (bytes), ``multiprocessors``, ``pageable`` (device code can reach the host memory of its
-        process), ``start_seconds`` and ``level``: 2 with Landlock and a system-call filter, 1 with
-        the filter, 0 with neither.
+        process), ``start_seconds``, ``layers`` (bits, see :data:`LAYERS`) and ``confined`` (their
+        names).
 
     Raises:
         MissingTool: no compiler, no driver, or no such device; the message says which.
@@ -96,6 +115,7 @@ def _facts(device: int, driver: str, visible: str | None) -> dict[str, Any]:  # 
         facts: dict[str, Any] = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as problem:
         raise MissingTool(f"the CUDA runner does not start here: {problem}") from problem
-    if facts["level"] < 0:
+    if "error" in facts:
         raise MissingTool(f"CUDA candidates cannot be judged on this machine: {facts['error']}")
+    facts["confined"] = [name for bit, name in LAYERS.items() if facts["layers"] & bit]
     return facts

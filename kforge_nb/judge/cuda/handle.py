@@ -9,7 +9,7 @@ from pathlib import Path
 from time import perf_counter
 
 from kforge_nb.errors import MissingTool
-from kforge_nb.judge.cuda.binary import DRIVER, cuda_facts, runner_environment
+from kforge_nb.judge.cuda.binary import DRIVER, FILTERED, cuda_facts, runner_environment
 from kforge_nb.judge.cuda.protocol import (
     CudaBinding,
     CudaOp,
@@ -81,7 +81,7 @@ class CudaRunner(RunnerHandle):
         flush: Path | None = None,
         driver: str = DRIVER,
     ) -> None:
-        self.level: int = int(cuda_facts(device, driver)["level"]) if limits.sandboxed else 0
+        self.layers: int = int(cuda_facts(device, driver)["layers"]) if limits.sandboxed else 0
         self._cubin = cubin
         self._flush = flush
         self._limits = limits
@@ -91,14 +91,14 @@ class CudaRunner(RunnerHandle):
         self.occupancy: list[int] = []
         command = [str(binary), "{reply}", *map(str, descriptors(regions))]
         command += [str(region.bytes) for region in regions]
-        command += [str(limits.cpu_seconds), str(self.level), driver, "0"]
+        command += [str(limits.cpu_seconds), str(self.layers), driver, "0"]
         command += [str(limits.device_memory), str(limits.heap), str(limits.printf)]
         super().__init__(command, runner_environment(device), regions, limits.call_seconds)
 
     @property
     def strict(self) -> bool:
-        """Whether a system-call filter holds for the process."""
-        return self.level >= 1
+        """Whether it can start nothing, reach no network, and trace and signal nobody."""
+        return self.layers & FILTERED == FILTERED
 
     def load(self, kernels: Sequence[str], cubin: Path | None = None) -> dict[str, dict[str, int]]:
         """Load the code; what the driver says of each kernel.

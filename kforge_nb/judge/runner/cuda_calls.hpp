@@ -131,6 +131,10 @@ class Bench {
     if (need > left)
       throw Failure{Fault::kMemory, "judging this needs " + mib(need) +
                                         " of device memory, of which " + mib(left) + " are free"};
+    if (!inputs) {  // bound for the first time
+      device.pin(shared.inputs.at, shared.inputs.bytes, true);
+      device.pin(shared.outputs.at, shared.outputs.bytes, false);
+    }
     inputs.allocate(h.slot_stride, "inputs");
     timed.allocate(h.slot_stride * h.slots, "timed inputs");
     checked.allocate(out, "outputs");

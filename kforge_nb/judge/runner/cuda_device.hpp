@@ -9,6 +9,7 @@
 namespace cuda {
 
 constexpr size_t kMargin = 64 << 10;  // guard zone on both sides of every slab
+constexpr size_t kStaging = 4 << 20, kWorthPinning = 4 << 20;
 constexpr unsigned char kGuardByte = 0xa5, kPoisonByte = 0xff;
 
 inline std::string mib(size_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
@@ -49,6 +50,22 @@ class Device {
 
   void wait(const std::string& doing) { check(driver.StreamSynchronize(stream), doing); }
 
+  // Shared memory that will be copied again and again: the device reads and writes it directly, if
+  // the system lets it. Regions that are read-only here stay so for the device.
+  void pin(void* at, size_t bytes, bool read_only) {
+    if (bytes >= kWorthPinning) driver.MemHostRegister(at, bytes, read_only ? 8 : 0);
+  }
+
+  // Memory of this process through which device memory is looked at, a part at a time.
+  char* staging() {
+    if (staging_ == nullptr) {
+      void* at = nullptr;
+      check(driver.MemHostAlloc(&at, kStaging, 0), "allocating staging memory");
+      staging_ = static_cast<char*>(at);
+    }
+    return staging_;
+  }
+
   size_t free_memory() const {
     size_t left = 0, all = 0;
     check(driver.MemGetInfo(&left, &all), "asking for free memory");
@@ -58,6 +75,7 @@ class Device {
  private:
   DeviceId device_ = 0;
   Context context_ = nullptr;
+  char* staging_ = nullptr;
 
   void describe() {
     char text[128] = {};
@@ -123,13 +141,13 @@ class Slab {
   // Offset of the first byte that differs from `same`, or -1. Compared here, not on the device:
   // a kernel can write anywhere there.
   int64_t differs(const char* same) const {
-    std::vector<char> chunk(std::min<size_t>(bytes_, 8 << 20));
-    for (size_t start = 0; start < bytes_; start += chunk.size()) {
-      size_t count = std::min(chunk.size(), bytes_ - start);
-      download(start, chunk.data(), count);
-      if (memcmp(chunk.data(), same + start, count) == 0) continue;
-      for (size_t i = 0;; ++i)
-        if (chunk[i] != same[start + i]) return static_cast<int64_t>(start + i);
+    char* part = device.staging();
+    for (size_t start = 0; start < bytes_; start += kStaging) {
+      const size_t count = std::min(kStaging, bytes_ - start);
+      download(start, part, count);
+      if (memcmp(part, same + start, count) == 0) continue;
+      const auto first = std::mismatch(part, part + count, same + start).first;
+      return static_cast<int64_t>(start) + (first - part);
     }
     return -1;
   }

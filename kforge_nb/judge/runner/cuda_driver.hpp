@@ -78,6 +78,8 @@ struct Failure {
   X(MemGetInfo, "cuMemGetInfo_v2", (size_t*, size_t*))                                            \
   X(MemAlloc, "cuMemAlloc_v2", (Pointer*, size_t))                                                \
   X(MemFree, "cuMemFree_v2", (Pointer))                                                           \
+  X(MemHostAlloc, "cuMemHostAlloc", (void**, size_t, unsigned))                                   \
+  X(MemHostRegister, "cuMemHostRegister_v2", (void*, size_t, unsigned))                           \
   X(MemcpyHtoD, "cuMemcpyHtoD_v2", (Pointer, const void*, size_t))                                \
   X(MemcpyDtoH, "cuMemcpyDtoH_v2", (void*, Pointer, size_t))                                      \
   X(MemsetD8Async, "cuMemsetD8Async", (Pointer, unsigned char, size_t, Stream))                   \

@@ -1,7 +1,7 @@
 // The CUDA runner: one process and one context for one candidate, with neither Python nor torch.
 //
 //   cuda_runner REPLY_FD INPUT_FD TIMED_FD OUTPUT_FD INPUT_BYTES TIMED_BYTES OUTPUT_BYTES
-//               CPU_SECONDS LEVEL DRIVER DEVICE DEVICE_MEMORY HEAP PRINTF
+//               CPU_SECONDS LAYERS DRIVER DEVICE DEVICE_MEMORY HEAP PRINTF
 //   cuda_runner --probe DRIVER DEVICE
 //
 // It starts the driver at once, before it is told anything, so that it can be started while the
@@ -75,7 +75,7 @@ int control(int reply_fd, const Failure* broken) {
   return 0;
 }
 
-// ---- which level works here ---------------------------------------------------------------------
+// ---- which layers work here ---------------------------------------------------------------------
 
 std::string quoted(const std::string& text) {
   std::string out = "\"";
@@ -86,44 +86,65 @@ std::string quoted(const std::string& text) {
   return out + "\"";
 }
 
-// Everything of the driver that judging uses except kernels; JSON on standard output, and why a
-// level does not work on standard error.
-bool try_level(int level, const char* library, int index) {
+// Everything of the driver that judging uses except kernels; `out` gets facts or an error.
+bool try_layers(unsigned layers, const char* library, int index, FILE* out) {
   try {
-    if (!confine(level, library)) return false;
+    if (!confine(layers, library)) throw Failure{Fault::kEnvironment, "the kernel does not have it"};
     const uint64_t start = wire::now();
     device.start(library, index, 1 << 20, 1 << 16);
     const double seconds = static_cast<double>(wire::now() - start) * 1e-9;
-    confine_after_start(level, 60);
+    confine_after_start(layers, 60);
     Slab slab;
     slab.allocate(4 << 20, "a trial");
     device.wait("trying the device");
-    if (!slab.margins_hold()) return false;
-    printf("{\"level\": %d, \"name\": %s, \"arch\": \"sm_%d%d\", \"driver\": %d, \"memory\": %zu, "
-           "\"l2\": %zu, \"shared\": %zu, \"multiprocessors\": %d, \"pageable\": %s, "
-           "\"start_seconds\": %.4f}\n",
-           level, quoted(device.name).c_str(), device.major, device.minor, device.version,
-           device.total, device.l2, device.shared, device.multiprocessors,
-           device.pageable ? "true" : "false", seconds);
+    if (!slab.margins_hold()) throw Failure{Fault::kEnvironment, "memory does not hold"};
+    fprintf(out,
+            "{\"layers\": %u, \"name\": %s, \"arch\": \"sm_%d%d\", \"driver\": %d, "
+            "\"memory\": %zu, \"l2\": %zu, \"shared\": %zu, \"multiprocessors\": %d, "
+            "\"pageable\": %s, \"start_seconds\": %.4f}\n",
+            layers, quoted(device.name).c_str(), device.major, device.minor, device.version,
+            device.total, device.l2, device.shared, device.multiprocessors,
+            device.pageable ? "true" : "false", seconds);
   } catch (const Failure& failure) {
-    fprintf(stderr, "level %d: %s\n", level, failure.text.c_str());
-    if (level > kPlain) return false;
-    printf("{\"level\": -1, \"error\": %s}\n", quoted(failure.text).c_str());
+    fprintf(stderr, "layers %u: %s\n", layers, failure.text.c_str());
+    fprintf(out, "{\"error\": %s}\n", quoted(failure.text).c_str());
+    fflush(out);
+    return false;
   }
-  fflush(stdout);
+  fflush(out);
   return true;
 }
 
+// In a process of its own; `report` gets its words.
+bool trial(unsigned layers, const char* library, int index, std::string& report) {
+  int ends[2];
+  if (pipe(ends) != 0) return false;
+  const pid_t child = fork();
+  if (child == 0) _exit(try_layers(layers, library, index, fdopen(ends[1], "w")) ? 0 : 1);
+  close(ends[1]);
+  report.clear();
+  char part[1024];
+  for (ssize_t got; (got = read(ends[0], part, sizeof part)) > 0;)
+    report.append(part, static_cast<size_t>(got));
+  close(ends[0]);
+  int status = 1;
+  waitpid(child, &status, 0);
+  if (report.empty()) report = "{\"error\": \"the CUDA driver ended the process that started it\"}\n";
+  return WIFEXITED(status) && WEXITSTATUS(status) == 0;
+}
+
+// All layers if the driver works under them, else as many as it does, tried one after the other.
 int probe(const char* library, int index) {
-  for (int level = kStrict; level >= kPlain; --level) {
-    pid_t child = fork();
-    if (child == 0) _exit(try_level(level, library, index) ? 0 : 1);
-    int status = 1;
-    waitpid(child, &status, 0);
-    if (WIFEXITED(status) && WEXITSTATUS(status) == 0) return 0;
-  }
-  printf("{\"level\": -1, \"error\": \"the CUDA driver ended the process that started it\"}\n");
-  return 0;
+  std::string best, report;
+  if (trial(kAllLayers, library, index, best)) return fputs(best.c_str(), stdout) < 0;
+  unsigned kept = 0;
+  if (trial(kept, library, index, best))
+    for (unsigned layer : kEachLayer)
+      if (trial(kept | layer, library, index, report)) {
+        kept |= layer;
+        best = report;
+      }
+  return fputs(best.c_str(), stdout) < 0;
 }
 
 }  // namespace
@@ -137,14 +158,14 @@ int main(int argc, char** argv) {
   if (!wire::map(shared.timed, argv[3], argv[6], PROT_READ)) return 65;
   if (!wire::map(shared.outputs, argv[4], argv[7], PROT_READ | PROT_WRITE)) return 65;
   bench.memory_limit = strtoull(argv[12], nullptr, 10);
-  const int level = atoi(argv[9]);
-  Failure problem = {Fault::kEnvironment, "the sandbox level that was asked for does not hold here"};
-  bool broken = !confine(level, argv[10]);
+  const auto layers = static_cast<unsigned>(strtoul(argv[9], nullptr, 10));
+  Failure problem = {Fault::kEnvironment, "the confinement that was asked for does not hold here"};
+  bool broken = !confine(layers, argv[10]);
   try {
     if (!broken)
       device.start(argv[10], atoi(argv[11]), strtoull(argv[13], nullptr, 10),
                    strtoull(argv[14], nullptr, 10));
-    confine_after_start(level, strtoull(argv[8], nullptr, 10));
+    confine_after_start(layers, strtoull(argv[8], nullptr, 10));
   } catch (const Failure& failure) {
     problem = failure;
     broken = true;

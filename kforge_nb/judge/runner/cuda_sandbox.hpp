@@ -2,8 +2,9 @@
 //
 // A candidate here is device code: it cannot make a system call. What is taken away guards against
 // what bad device code might do to the driver. The driver itself needs its device nodes, its
-// libraries and some of /proc and /sys, and tries things (sockets, helper programs) that it can do
-// without; how much holds differs between drivers, so the judge has each level tried once.
+// libraries, some of /proc and /sys, and a socket of its own machine, and tries things (helper
+// programs) that it can do without. Drivers differ, so what is given up comes in layers, and the
+// judge has them tried once: a driver that needs one of them costs only that one.
 #pragma once
 #include <cstring>
 #include <dirent.h>
@@ -13,7 +14,18 @@
 
 namespace cuda {
 
-enum Level : int { kPlain = 0, kFilter = 1, kStrict = 2 };
+// cuda/binary.py has the names of the bits.
+enum Layer : unsigned {
+  kPrivileges = 1,  // none are gained by starting a program
+  kProcesses = 2,   // no new programs, no new processes
+  kNetwork = 4,     // no sockets but of this machine, nothing is connected to or sent
+  kStrangers = 8,   // no tracing of other processes, no signals to them
+  kInterfaces = 16, // no mounts, name spaces, keys, rings, programs for the kernel
+  kUnseen = 32,     // its memory cannot be read by others of the same user, nor dumped
+  kFiles = 64,      // Landlock
+};
+constexpr unsigned kAllLayers = 127;
+constexpr unsigned kEachLayer[] = {1, 2, 4, 8, 16, 32, 64};
 
 inline void allow_devices(int ruleset) {
   const uint64_t write = 2, control = sandbox::landlock_abi() >= 5 ? 1ull << 15 : 0;
@@ -47,20 +59,44 @@ inline bool landlock(const char* driver) {
   return sandbox::landlock_end(ruleset);
 }
 
-// True if all of `level` took hold.
-inline bool confine(int level, const char* driver) {
+// One filter for all of `layers`. Calls fail with an error, because a driver tries and goes on.
+inline sandbox::Program filter(unsigned layers) {
+  using namespace sandbox;
+  const uint32_t refuse = errno_of(EPERM);
+  Program p = begin();
+  if (layers & kProcesses) {
+    ban(p, kNewPrograms, refuse);
+    on(p, 435 /* clone3 */, errno_of(ENOSYS));
+    on_bits(p, SYS_clone, 0, kCloneThread, kAllow, refuse);
+  }
+  if (layers & kNetwork) {
+    ban(p, kTalk, refuse);
+    on_equal(p, SYS_socket, 0, 1 /* AF_UNIX */, kAllow, refuse);
+  }
+  if (layers & kStrangers) {
+    ban(p, kOthers, refuse);
+    on_equal(p, SYS_prlimit64, 0, 0, kAllow, refuse);
+    on_equal(p, SYS_tgkill, 0, static_cast<uint32_t>(getpid()), kAllow, refuse);
+  }
+  if (layers & kInterfaces) ban(p, kKernel, refuse);
+  p.push_back(statement(BPF_RET | BPF_K, kAllow));
+  return p;
+}
+
+// True if all of `layers` took hold.
+inline bool confine(unsigned layers, const char* driver) {
   bool ok = sandbox::limit(RLIMIT_CORE, 0);
-  if (level < kFilter) return ok;
-  ok &= prctl(PR_SET_DUMPABLE, 0) == 0;
-  ok &= sandbox::no_new_privileges();
-  if (level >= kStrict) ok &= landlock(driver);
-  return ok & sandbox::install(sandbox::process_filter(sandbox::errno_of(EPERM)));
+  if (layers & kUnseen) ok &= prctl(PR_SET_DUMPABLE, 0) == 0;
+  if (layers & kPrivileges) ok &= sandbox::no_new_privileges();
+  if (layers & kFiles) ok &= landlock(driver);
+  const unsigned filtered = layers & (kProcesses | kNetwork | kStrangers | kInterfaces);
+  return ok & (filtered == 0 || sandbox::install(filter(filtered)));
 }
 
 // Once the driver has made what files it makes: no file may be written or grow.
-inline void confine_after_start(int level, uint64_t cpu_seconds) {
+inline void confine_after_start(unsigned layers, uint64_t cpu_seconds) {
   sandbox::limit(RLIMIT_CPU, cpu_seconds);
-  if (level >= kStrict) sandbox::limit(RLIMIT_FSIZE, 0);
+  if (layers & kFiles) sandbox::limit(RLIMIT_FSIZE, 0);
 }
 
 }  // namespace cuda

@@ -168,29 +168,37 @@ constexpr uint32_t kAllow = SECCOMP_RET_ALLOW, kTrap = SECCOMP_RET_TRAP;
 constexpr uint32_t errno_of(int code) { return SECCOMP_RET_ERRNO | static_cast<uint32_t>(code); }
 constexpr uint32_t kCloneThread = 0x00010000;
 
-// For the whole process: no new processes, programs, sockets, tracing, kernel interfaces. `refuse`
-// is what happens to a call: a trap for code that has no business to try, an error for a driver
-// that tries and does without.
-inline Program process_filter(uint32_t refuse = kTrap) {
-  Program p = begin();
-  const long banned[] = {
-      SYS_execve,  SYS_execveat,  SYS_ptrace,   SYS_process_vm_readv, SYS_process_vm_writev,
-      SYS_socket,  SYS_socketpair, SYS_connect, SYS_bind,             SYS_listen,
-      SYS_accept4, SYS_sendto,    SYS_sendmsg,  SYS_sendmmsg,         SYS_tkill,
-      SYS_kill,    SYS_bpf,       SYS_unshare,  SYS_setns,            SYS_perf_event_open,
-      SYS_mount,   SYS_umount2,   SYS_keyctl,   SYS_add_key,          SYS_userfaultfd,
-      SYS_memfd_create, SYS_setsid, SYS_setpgid,
-      425 /* io_uring_setup */, 424 /* pidfd_send_signal */, 434 /* pidfd_open */,
-      438 /* pidfd_getfd */, SYS_shmget, SYS_shmat, SYS_mq_open, SYS_personality,
+// What no runner needs, in groups. prlimit64, clone, clone3 and tgkill depend on their arguments.
+const std::vector<long> kNewPrograms = {SYS_execve, SYS_execveat,
 #if defined(__x86_64__)
-      SYS_fork, SYS_vfork,
+                                        SYS_fork, SYS_vfork,
 #endif
-  };  // not SYS_seccomp: the second filter is installed after this one, by the control code
-  for (long nr : banned) on(p, nr, refuse);
-  on_equal(p, SYS_prlimit64, 0, 0, refuse == kTrap ? errno_of(EPERM) : kAllow, errno_of(EPERM));
+};
+const std::vector<long> kTalk = {SYS_connect, SYS_sendto, SYS_sendmsg, SYS_sendmmsg};
+const std::vector<long> kListen = {SYS_socket, SYS_socketpair, SYS_bind, SYS_listen, SYS_accept4};
+const std::vector<long> kOthers = {  // other processes
+    SYS_ptrace, SYS_process_vm_readv, SYS_process_vm_writev, SYS_kill, SYS_tkill, SYS_setsid,
+    SYS_setpgid, SYS_perf_event_open, SYS_personality, 424 /* pidfd_send_signal */,
+    434 /* pidfd_open */, 438 /* pidfd_getfd */};
+const std::vector<long> kKernel = {  // interfaces of the kernel
+    SYS_bpf, SYS_unshare, SYS_setns, SYS_mount, SYS_umount2, SYS_keyctl, SYS_add_key,
+    SYS_userfaultfd, SYS_shmget, SYS_shmat, SYS_mq_open, 425 /* io_uring_setup */};
+
+inline void ban(Program& p, const std::vector<long>& calls, uint32_t action) {
+  for (long nr : calls) on(p, nr, action);
+}
+
+// For the whole process: no new processes, programs, sockets, tracing, kernel interfaces; but not
+// seccomp: the second filter is installed after this one, by the control code.
+inline Program process_filter() {
+  Program p = begin();
+  for (const auto* calls : {&kNewPrograms, &kTalk, &kListen, &kOthers, &kKernel})
+    ban(p, *calls, kTrap);
+  on(p, SYS_memfd_create, kTrap);
+  on(p, SYS_prlimit64, errno_of(EPERM));
   on(p, 435 /* clone3 */, errno_of(ENOSYS));
-  on_bits(p, SYS_clone, 0, kCloneThread, kAllow, refuse);
-  on_equal(p, SYS_tgkill, 0, static_cast<uint32_t>(getpid()), kAllow, refuse);
+  on_bits(p, SYS_clone, 0, kCloneThread, kAllow, kTrap);
+  on_equal(p, SYS_tgkill, 0, static_cast<uint32_t>(getpid()), kAllow, kTrap);
   p.push_back(statement(BPF_RET | BPF_K, kAllow));
   return p;
 }
