@@ -10,13 +10,13 @@ from __future__ import annotations
 
 import math
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from kforge_nb.candidates.recipes.families.domain import Domain, Walk, make_domain
 from kforge_nb.candidates.recipes.families.program import Leaf, Op, Value
+from kforge_nb.candidates.recipes.quirks import gelu_loses_infinity
 
 if TYPE_CHECKING:
     from kforge_nb.targets.target import Target, TensorSpec
@@ -62,11 +62,9 @@ def literal(value: float) -> str:
     return f"float({float(value).hex()})"
 
 
-@lru_cache(maxsize=1)
-def _gelu_of_infinity_is_nan() -> bool:
-    """Whether this torch's gelu turns infinity into NaN (its vectorised erf does)."""
-    probe = torch.full((64,), float("inf"))
-    return bool(torch.nn.functional.gelu(probe).isnan().all())
+def _seen(value: Value) -> torch.Tensor:
+    """The meta tensor that eager's operators get for ``value``."""
+    return value.view if isinstance(value, Leaf) else value.result
 
 
 def _formula(op: Op) -> str | None:
@@ -74,7 +72,9 @@ def _formula(op: Op) -> str | None:
         exponent = op.args["exponent"]
         return _POWERS.get(exponent) if isinstance(exponent, int | float) else None
     if op.name == "gelu":
-        exact = "gelu({0})" if _gelu_of_infinity_is_nan() else "gelu_limit({0})"
+        source = op.args["input"]
+        loses = isinstance(source, Leaf | Op) and gelu_loses_infinity(_seen(source))
+        exact = "gelu({0})" if loses else "gelu_limit({0})"
         return {"none": exact, "tanh": "gelu_tanh({0})"}.get(op.args["approximate"])
     if op.args.get("alpha", 1) != 1 or op.args.get("rounding_mode") is not None:
         return None

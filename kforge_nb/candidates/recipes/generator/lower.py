@@ -38,7 +38,10 @@ class Choices:
 
 @dataclass(frozen=True, slots=True)
 class Call:
-    """One operator call with IR nodes for its tensors."""
+    """One operator call with IR nodes for its tensors.
+
+    ``source`` has the layout of eager's first tensor, where the target is on a CPU.
+    """
 
     name: str
     overload: str
@@ -47,6 +50,7 @@ class Call:
     shape: tuple[int, ...]
     dtype: str
     choices: Choices
+    source: torch.Tensor | None = None
 
     def arg(self, position: int, name: str, default: Any = None) -> Any:
         """An argument by position or keyword."""
@@ -86,7 +90,7 @@ def lower(target: Target, choices: Choices, graph: fx.Graph | None = None) -> Lo
             values = fx.node.map_arg(node.args[0], lambda n: env[n])
             return Lowered(tuple(_outputs(values)), frozenset(operators))
         elif node.op == "call_function":
-            _call(node, env, choices, operators)
+            _call(node, env, choices, operators, target.device)
         else:
             raise Unsupported(f"the graph holds a {node.op} ({node.target})")
     raise Unsupported("the graph has no output")
@@ -99,7 +103,13 @@ def _outputs(values: Any) -> list[Node]:
     return flat
 
 
-def _call(node: fx.Node, env: dict[fx.Node, Any], choices: Choices, operators: set[str]) -> None:
+def _call(
+    node: fx.Node,
+    env: dict[fx.Node, Any],
+    choices: Choices,
+    operators: set[str],
+    device: str,
+) -> None:
     args = fx.node.map_arg(node.args, lambda n: env[n])
     kwargs = fx.node.map_arg(node.kwargs, lambda n: env[n])
     target: Any = node.target
@@ -110,7 +120,8 @@ def _call(node: fx.Node, env: dict[fx.Node, Any], choices: Choices, operators: s
     if not isinstance(target, torch._ops.OpOverload):
         raise Unsupported(f"the operator {target}")
     name = target._schema.name.split("::")[1]
-    call = _describe(node, name, target._overloadname, args, kwargs, choices)
+    source = _layout(node) if device == "cpu" else None
+    call = _describe(node, name, target._overloadname, args, kwargs, choices, source)
     operators.add(call.name)
     env[node] = _handler(call)(call)
     if name.endswith("_") and isinstance(node.args[0], fx.Node):
@@ -126,7 +137,13 @@ def _is_view(node: fx.Node) -> bool:
 
 
 def _describe(
-    node: fx.Node, name: str, overload: str, args: Any, kwargs: Any, choices: Choices
+    node: fx.Node,
+    name: str,
+    overload: str,
+    args: Any,
+    kwargs: Any,
+    choices: Choices,
+    source: torch.Tensor | None,
 ) -> Call:
     value = node.meta.get("val")
     if isinstance(value, tuple | list):
@@ -134,7 +151,14 @@ def _describe(
     shape = tuple(int(s) for s in value.shape) if isinstance(value, torch.Tensor) else ()
     dtype = _dtype_name(value.dtype) if isinstance(value, torch.Tensor) else "float32"
     plain = name.removesuffix("_").removesuffix("_copy") if name != "_to_copy" else name
-    return Call(plain, overload, tuple(args), dict(kwargs), shape, dtype, choices)
+    return Call(plain, overload, tuple(args), dict(kwargs), shape, dtype, choices, source)
+
+
+def _layout(node: fx.Node) -> torch.Tensor | None:
+    """The fake tensor of the first argument, or None where that is no tensor."""
+    first = node.args[0] if node.args else None
+    value = first.meta.get("val") if isinstance(first, fx.Node) else None
+    return value if isinstance(value, torch.Tensor) else None
 
 
 def _handler(call: Call) -> Handler:

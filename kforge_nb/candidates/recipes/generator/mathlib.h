@@ -161,6 +161,12 @@ static inline __attribute__((always_inline)) float kf_gelu_erf(float x) {
   return 0.5f * x * (1.0f + kf_erf(x * 0.7071067812f));
 }
 
+//@ gelu_finite: gelu_erf
+// NaN at both infinities, as eager's gelu of contiguous tensors has it on x86.
+static inline __attribute__((always_inline)) float kf_gelu_finite(float x) {
+  return kf_gelu_erf(x) + (x - x);
+}
+
 //@ gelu_tanh: inverse_plus_one
 // 0.5 (1 + tanh u) is 1 / (1 + exp(-2u)).
 static inline __attribute__((always_inline)) float kf_gelu_tanh(float x) {

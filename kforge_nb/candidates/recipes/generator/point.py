@@ -9,6 +9,7 @@ import torch
 
 from kforge_nb.candidates.recipes.generator.ir import Const, Iota, Node, Point, Unsupported
 from kforge_nb.candidates.recipes.generator.lower import Call, Handler, cast, number, point
+from kforge_nb.candidates.recipes.quirks import gelu_loses_infinity
 
 __all__ = ["TABLE"]
 
@@ -149,7 +150,11 @@ def _silu(call: Call) -> Node:
 
 
 def _gelu(call: Call) -> Node:
-    op = "gelu_tanh" if call.arg(1, "approximate", "none") == "tanh" else "gelu_erf"
+    if call.arg(1, "approximate", "none") == "tanh":
+        op = "gelu_tanh"
+    else:
+        loses = call.source is not None and gelu_loses_infinity(call.source)
+        op = "gelu_finite" if loses else "gelu_erf"
     return point(op, call.dtype, call.shape, call.args[0])
 
 

@@ -16,7 +16,7 @@ __all__ = ["Leaf", "Term", "Terms", "walk"]
 Leaf = tuple[object, ...]
 _HEAVY = {
     "exp": 8, "exp_flush": 8, "expm1": 10, "log": 8, "log1p": 10, "tanh": 10, "sigmoid": 10,
-    "erf": 12, "gelu_erf": 14, "gelu_tanh": 12, "/": 4, "sqrt": 4, "rsqrt": 6,
+    "erf": 12, "gelu_erf": 14, "gelu_finite": 15, "gelu_tanh": 12, "/": 4, "sqrt": 4, "rsqrt": 6,
     "reciprocal": 4, "pow": 30, "sin": 20, "cos": 20,
 }  # fmt: skip
 
