@@ -112,11 +112,19 @@ def test_every_move_computes_the_same(name: str, params: dict[str, Any], cache: 
 
 
 @pytest.mark.parametrize("way", ["kept", "two", "drawn"])
-def test_channels_last_in_and_planes_out(way: str, cache: Path) -> None:
+@pytest.mark.parametrize("shape", [(2, 8, 5, 7), (1, 72, 8, 10)], ids=str)
+def test_channels_last_in_and_planes_out(shape: tuple[int, ...], way: str, cache: Path) -> None:
     """CUDA's group norm answers in planes whatever comes in: the input is turned first."""
-    target, inputs = case("group-norm-last", torch.bfloat16)
-    assert inputs[0].stride(1) == 1
-    planes = torch.empty(inputs[0].shape, device="meta").stride()
+    from tests.helpers import make_target
+    from tests.recipes.cases import randn
+
+    def fn(x: Any, w: Any, b: Any) -> Any:
+        return torch.nn.functional.silu(torch.nn.functional.group_norm(x, 4, w, b, 1e-6))
+
+    inputs = [(randn(*shape) + 2).bfloat16().to(memory_format=torch.channels_last)]
+    inputs += [randn(shape[1], seed=1).bfloat16(), randn(shape[1], seed=2).bfloat16()]
+    target = make_target(fn, *inputs)
+    planes = torch.empty(shape, device="meta").stride()
     target.outputs = (dataclasses.replace(target.outputs[0], stride=planes),)
     found = check(target, inputs, cache, way=way, task_kb=1)
     assert found[0].is_contiguous()
