@@ -13,7 +13,7 @@ import os
 import sqlite3
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -30,9 +30,10 @@ class _Connection:
         self.raw = raw
         self.pid = os.getpid()
 
-    def __del__(self) -> None:
-        # Closing a connection inherited through a fork could drop locks of the parent.
-        if self.pid == os.getpid():
+    def __del__(self, getpid: Callable[[], int] = os.getpid) -> None:
+        # Closing a connection inherited through a fork could drop locks of the parent. (The
+        # function is held here, because at the interpreter's end the module's names are gone.)
+        if self.pid == getpid():
             self.raw.close()
 
 

@@ -13,6 +13,7 @@ from kforge_nb.candidates.candidate import Candidate, Kernel, LaunchPlan
 from kforge_nb.compilers import nvrtc
 from kforge_nb.errors import BadInput, MissingTool
 from kforge_nb.profile import device as facts_room
+from kforge_nb.run.begin import go_on
 from kforge_nb.run.building import build_for_model
 from kforge_nb.run.devices import (
     check_tools,
@@ -21,6 +22,9 @@ from kforge_nb.run.devices import (
     elsewhere,
     tool_notes,
 )
+from kforge_nb.run.handle import Run
+from kforge_nb.run.source import StoreSource
+from kforge_nb.targets.document import target_to_document
 from kforge_nb.targets.inputs import CapturedInputs
 from kforge_nb.workload.calls import GradState, ModuleCall
 from kforge_nb.workload.capture import Workload
@@ -142,3 +146,19 @@ def test_cuda_winners_become_cubins_without_a_gpu(home, with_gpu):
     broken = Candidate("cuda", source.replace("x[0]", "z[0]"), plan, "k")
     with pytest.raises(MissingTool, match="does not compile any more"):
         build_for_model(broken, on_cuda(softmax()))
+
+
+def test_a_run_of_a_gpu_is_not_gone_on_with_where_there_is_none(stage, home, monkeypatch):
+    """The message says that the GPU is missing; the run stays as it was, free for another."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    conductor = stage.conductor()
+    record = conductor.record
+    target = on_cuda(softmax())
+    document = target_to_document(target, record.folder / "inputs")
+    entry = {"fingerprint": target.fingerprint, "name": "softmax", "state": "waiting"}
+    record.store.add_target(record.id, 1, entry, {"document": document})
+    record.set_state("interrupted", "the machine went away")
+    before = record.run
+    with pytest.raises(MissingTool, match="cuda:0 was asked for"):
+        go_on(Run(StoreSource(record)), None)
+    assert record.run == before
