@@ -40,6 +40,7 @@ __all__ = [
     "Compiler",
     "build",
     "cache_key",
+    "compile_object",
     "cpu_identity",
     "find_compiler",
     "install_command",
@@ -153,6 +154,27 @@ def preprocess(source: str, *, time_limit: float = 10) -> str | CompileFailed:
         if outcome.status != 0 or outcome.timed_out or not expanded.exists():
             return _failure(outcome, source, time_limit)
         return _own_lines(expanded.read_text(errors="replace"))
+
+
+def compile_object(source: str, *, time_limit: float = 60) -> bytes | CompileFailed:
+    """The candidate's own code as an object file: what is in it before anything is linked to it.
+
+    Raises:
+        MissingTool: there is no C++ compiler.
+        ContractBreach: the source is too long or holds NUL.
+    """
+    compiler = find_compiler()
+    _check(source, "entry")
+    with tempfile.TemporaryDirectory(prefix="kforge-obj-") as name:
+        folder = Path(name)
+        (folder / SOURCE_NAME).write_text(source)
+        flags = [flag for flag in FLAGS if flag != "-shared"]
+        command = [*compiler.command, *flags, *_QUIET, "-c", SOURCE_NAME, "-o", "candidate.o"]
+        outcome = _run(command, compiler, folder, time_limit, MEMORY_LIMIT)
+        made = folder / "candidate.o"
+        if outcome.status != 0 or outcome.timed_out or not made.exists():
+            return _failure(outcome, source, time_limit)
+        return made.read_bytes()
 
 
 def cache_key(source: str, entry: str, compiler: Compiler) -> str:

@@ -49,6 +49,7 @@ __all__ = [
     "CXX_FLAGS",
     "ENTRY",
     "NVCC_FLAGS",
+    "OBJECT_NAME",
     "TIME_LIMIT",
     "CompileFailed",
     "ExtensionBuilt",
@@ -87,6 +88,7 @@ TIME_LIMIT = 240.0
 MEMORY_LIMIT = 64 << 30  # address space: torch's libraries alone map several GiB
 MAX_SOURCE = 256 << 10
 LIBRARY_NAME = f"{NAME}.so"
+OBJECT_NAME = "candidate.o"
 _GRACE = 30.0
 _JOBS = "2"
 _ARCH = re.compile(r"sm_(\d{1,2})(\d)([af]?)")
@@ -99,6 +101,9 @@ _PTXAS_ERROR = re.compile(r"^ptxas (?:error|fatal)\s*: .*$", re.MULTILINE)
 class ExtensionBuilt:
     """A library in the cache. ``seconds`` is what the build took, 0 where it was ``cached``.
 
+    Beside it lies ``code``, the object file of the candidate alone, without kforge's binding and
+    without what the linker added.
+
     ``arch`` is ``sm_90`` and the like, or ``cpu``; ``resources`` holds what the assembler said of
     each kernel (by its mangled name).
     """
@@ -110,6 +115,11 @@ class ExtensionBuilt:
     cached: bool
     compiler: str
     resources: dict[str, Resources] = field(default_factory=dict)
+
+    @property
+    def code(self) -> Path:
+        """The object file of the candidate's own code."""
+        return self.library.with_name(OBJECT_NAME)
 
 
 @dataclass(frozen=True, slots=True)
@@ -310,8 +320,9 @@ def _without_commands(log: str) -> str:
 
 def _publish(folder: Path, home: Path, made: dict[str, Any]) -> None:
     """Move what a hit needs to its place; if another process was first, its build stays."""
+    (folder / "objects" / OBJECT_NAME).rename(folder / OBJECT_NAME)
     shutil.rmtree(folder / "objects", ignore_errors=True)
-    digest = hashlib.sha256((folder / LIBRARY_NAME).read_bytes()).hexdigest()
+    digest = _digest(folder)
     resources = {name: asdict(entry) for name, entry in made["resources"].items()}
     info = {**made, "resources": resources, "sha256": digest}
     (folder / "info.json").write_text(json.dumps(info), encoding="utf-8")
@@ -323,11 +334,16 @@ def _publish(folder: Path, home: Path, made: dict[str, Any]) -> None:
         raise OSError(f"the build could not be moved to {home}; is the disk full?")
 
 
+def _digest(folder: Path) -> str:
+    """Hash of the library and of the object file beside it."""
+    parts = [(folder / name).read_bytes() for name in (LIBRARY_NAME, OBJECT_NAME)]
+    return hashlib.sha256(b"".join(parts)).hexdigest()
+
+
 def _cached(home: Path) -> ExtensionBuilt | None:
     try:
         info = json.loads((home / "info.json").read_text(encoding="utf-8"))
-        digest = hashlib.sha256((home / LIBRARY_NAME).read_bytes()).hexdigest()
-        if info.pop("sha256") != digest:
+        if info.pop("sha256") != _digest(home):
             return None
         info["resources"] = {n: Resources(**entry) for n, entry in info["resources"].items()}
         return ExtensionBuilt(home / LIBRARY_NAME, **{**info, "cached": True, "seconds": 0.0})

@@ -1,4 +1,6 @@
-"""A small reader of ELF shared libraries: what one imports, needs, runs at load and can change.
+"""A small reader of ELF files: what a library imports, needs, runs at load and can change.
+
+An object file, as the compiler made it, says the same of the candidate's own code alone.
 
 Only 64-bit little-endian files are read, which is what the supported CPUs use. The input is
 untrusted: every offset is checked, and anything odd is a ContractBreach.
@@ -12,20 +14,22 @@ from pathlib import Path
 
 from kforge_nb.errors import ContractBreach
 
-__all__ = ["Library", "read_library"]
+__all__ = ["Library", "read_bytes", "read_library"]
 
 _LIMIT = 64 << 20
 _SHT_SYMTAB, _SHT_DYNAMIC, _SHT_DYNSYM = 2, 6, 11
 _SHF_WRITE, _SHF_ALLOC, _SHF_EXECINSTR, _SHF_TLS = 1, 2, 4, 0x400
 _DT_NEEDED = 1
 _STT_OBJECT, _STT_GNU_IFUNC = 1, 10
+_ET_REL = 1
+_SHN_COMMON = 0xFFF2
 
 
 @dataclass(slots=True)
 class Library:
-    """What the judge wants to know of a shared library.
+    """What the judge wants to know of a shared library or an object file.
 
-    ``imports``: undefined dynamic symbols, versions stripped. ``defines``: names it exports.
+    ``imports``: undefined symbols, versions stripped. ``defines``: names it exports.
     ``needed``: libraries it asks for. ``writable``: bytes by name of sections that are writable
     data; ``objects``: named things in them. ``starters``: bytes of the arrays of functions that
     run when it is loaded or unloaded.
@@ -54,8 +58,12 @@ class _Section:
 
 
 def read_library(path: Path) -> Library:
-    """Read one file; raises ContractBreach if it is no shared library of this kind."""
-    data = path.read_bytes()
+    """Read one library or object file; raises ContractBreach if it is none of this kind."""
+    return read_bytes(path.read_bytes())
+
+
+def read_bytes(data: bytes) -> Library:
+    """The same of what is in memory."""
     if len(data) > _LIMIT:
         raise ContractBreach(f"the built library has {len(data)} bytes; at most {_LIMIT}")
     if data[:6] != b"\x7fELF\x02\x01":
@@ -69,12 +77,13 @@ def read_library(path: Path) -> Library:
 def _read(data: bytes) -> Library:
     sections, names = _sections(data)
     library = Library()
+    (kind,) = struct.unpack_from("<H", data, 16)
     for section in sections:
         name = _string(names, section.name)
         _note_section(library, section, name)
-        if section.kind == _SHT_DYNSYM:
+        if section.kind == (_SHT_SYMTAB if kind == _ET_REL else _SHT_DYNSYM):
             _symbols(library, data, section, _body(data, sections[section.link]))
-        elif section.kind == _SHT_SYMTAB:
+        if section.kind == _SHT_SYMTAB:
             _objects(library, data, section, sections, names)
         elif section.kind == _SHT_DYNAMIC:
             _needed(library, data, section, _body(data, sections[section.link]))
@@ -125,6 +134,8 @@ def _symbols(library: Library, data: bytes, section: _Section, strings: bytes) -
         text = _string(strings, name)
         if info & 15 == _STT_GNU_IFUNC:
             library.indirect.add(text)
+        if index == _SHN_COMMON:
+            library.objects.add(text)
         if index == 0:
             library.imports.add(text)
         else:

@@ -97,7 +97,8 @@ class HostPlace:
 
     def inspect(self, built: Compiled, candidate: Candidate) -> list[policy.Finding]:
         """The symbols and sections of the library."""
-        return policy.inspect_library(built.file, candidate.plan.kernels[0].name)
+        entry = candidate.plan.kernels[0].name
+        return policy.inspect_library(built.file, entry, candidate.source)
 
     def start(
         self, target: Target, plan: ResolvedPlan, built: Compiled, timed: TimedInputs, limit: float
@@ -146,6 +147,10 @@ class HostPlace:
 
     def trouble(self, problem: Exception) -> None:
         """Nothing here is the device's doing."""
+
+    def sanitize(self, *_: Any) -> dict[str, str]:
+        """Guard zones and a process of its own have to do."""
+        return {}
 
     def release(self, key: str, timed: TimedInputs) -> None:  # noqa: ARG002
         """Only the worker knows the target."""

@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from kforge_nb.compilers.cpp import CompileFailed, preprocess
-from kforge_nb.judge.elf import Library, read_library
+from kforge_nb.compilers.cpp import CompileFailed, compile_object, preprocess
+from kforge_nb.judge.elf import Library, read_bytes, read_library
 
 __all__ = [
     "ALLOWED_HEADERS",
@@ -161,17 +161,41 @@ def scan_source(source: str) -> list[Finding]:
     return gravest_first(findings)
 
 
-def inspect_library(path: Path, entry: str) -> list[Finding]:
+def inspect_library(path: Path, entry: str, source: str | None = None) -> list[Finding]:
     """Breaches, suspicions and library calls in a built candidate, gravest first.
+
+    Some compilers put the C++ library itself into what they link, and its imports and state are
+    none of the candidate's. With ``source`` given, the candidate's own code is then looked at
+    alone, as an object file, by the same rules.
 
     Raises:
         ContractBreach: the file is no shared library that can be read.
     """
     library = read_library(path)
     findings = [*_imports(library), *_state(library)]
+    if findings and source is not None and _holds_runtime(library):
+        findings = [*_own_code(source), *_needs(library)]
     if entry not in library.defines:
         findings.append(Finding("breach", f"the library does not define {entry}"))
     return gravest_first(findings)
+
+
+def _holds_runtime(library: Library) -> bool:
+    """Whether the C++ library may be inside: it is not asked for by name."""
+    return not any(name.startswith(("libstdc++", "libc++")) for name in library.needed)
+
+
+def _own_code(source: str) -> Iterable[Finding]:
+    """What the compiler made of the candidate alone, before anything was linked to it."""
+    made = compile_object(source)
+    if isinstance(made, CompileFailed):
+        return [Finding("breach", "its own code could not be looked at: it does not compile again")]
+    own = read_bytes(made)
+    own.imports -= _LINKED
+    own.writable = {n: s for n, s in own.writable.items() if not n.startswith(_REFERENCES)}
+    starts = [Finding("breach", f"runs code when it is loaded ({name})") for name in own.starters]
+    own.starters = {}
+    return [*_imports(own), *_state(own), *starts]
 
 
 def gravest_first(findings: Iterable[Finding]) -> list[Finding]:
@@ -281,6 +305,16 @@ def _allowed_import(name: str) -> bool:
     return any(base in _MATHS for base in (name, name.rstrip("fl"), name[:-1]))
 
 
+_LINKED = frozenset({"_GLOBAL_OFFSET_TABLE_", "__dso_handle"})
+_REFERENCES = ".data.rel.local.DW.ref."
+
+
+def _needs(library: Library) -> Iterable[Finding]:
+    for name in library.needed:
+        if not _NEEDED.fullmatch(name):
+            yield Finding("breach", f"needs the library {name}")
+
+
 def _imports(library: Library) -> Iterable[Finding]:
     for name in sorted(library.imports):
         if not name or _allowed_import(name):
@@ -291,9 +325,7 @@ def _imports(library: Library) -> Iterable[Finding]:
             yield Finding("breach", f"keeps state between calls (imports {name})")
         else:
             yield Finding("breach", f"imports {name}, which a kernel does not need")
-    for name in library.needed:
-        if not _NEEDED.fullmatch(name):
-            yield Finding("breach", f"needs the library {name}")
+    yield from _needs(library)
 
 
 def _state(library: Library) -> Iterable[Finding]:

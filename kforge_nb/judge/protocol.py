@@ -29,7 +29,8 @@ Reply, 320 bytes::
 A reply that is short, has another magic or another ``seq``, or comes unasked is a breach. The first
 bytes of the output region are the runner's last words (``u32 magic, u32 kind, u64 number``): kind 1
 is a forbidden system call, kind 2 a memory fault (number 1: in the inputs, which are read-only),
-kind 3 a call that left other floating-point control (rounding, subnormals) than it found.
+kind 3 a call that left other floating-point control (rounding, subnormals) than it found, kind 4 an
+end by the C++ library (number 1: no memory was left; 0: a message, an uncaught exception).
 They explain a death; they decide nothing.
 """
 
@@ -68,7 +69,7 @@ _BINDING = struct.Struct("<IIQQQ")
 _BIND_HEADER = struct.Struct("<QQQQ")
 _LAST_WORDS = struct.Struct("<IIQ")
 REPLY_BYTES = _REPLY.size
-_LAST_KINDS = {1: "forbidden", 2: "fault", 3: "control"}
+_LAST_KINDS = {1: "forbidden", 2: "fault", 3: "control", 4: "ended"}
 
 
 class Op(IntEnum):
@@ -119,7 +120,7 @@ class Reply:
 
 @dataclass(frozen=True, slots=True)
 class LastWords:
-    """Why a runner died: ``forbidden`` call number, where a ``fault`` was, or ``control``."""
+    """Why a runner died: ``forbidden`` call, where a ``fault`` was, ``control``, or ``ended``."""
 
     kind: str
     number: int

@@ -159,6 +159,8 @@ class RunnerHandle:
                 f"it changed how this thread rounds or treats subnormals, for all that follows "
                 f"({during})",
             )
+        if words is not None and words.kind == "ended":
+            return RunnerFailed(Verdict.CRASHED, f"{self._end_words(words.number)} ({during})")
         if status >= 0:
             return RunnerFailed(
                 Verdict.CRASHED, f"its process ended itself with status {status} ({during})"
@@ -179,6 +181,12 @@ class RunnerHandle:
         if number == signal.SIGXCPU:
             return f"{name} ({during}): it used more than its CPU time"
         return f"{name} ({during})"
+
+    def _end_words(self, number: int) -> str:
+        """Why the C++ library ended the process."""
+        if number == 1:
+            return "it ran out of memory (std::bad_alloc)"
+        return "it was ended by its C++ library: an uncaught exception, or no memory was left"
 
     def _fault_words(self) -> str:
         """What a memory fault or an abort of the process most likely means."""
@@ -234,6 +242,9 @@ class Runner(RunnerHandle):
     def fetch(self, age: int) -> None:
         """Have the outputs of the call before the last ``age`` calls put into the region."""
         self._ask(Op.FETCH, age)
+
+    def _end_words(self, number: int) -> str:
+        return f"{super()._end_words(number)}; it had {self._memory >> 20} MiB of memory"
 
     def _fault_words(self) -> str:
         mib = self._memory >> 20

@@ -130,6 +130,35 @@ def test_the_library_has_the_last_word(name, tmp_path):
     assert findings[0].kind == "breach"
 
 
+STATIC = "g++ -static-libstdc++ -static-libgcc"
+GROWING = "std::vector<float> t; t.push_back(a[0]); o[0] = t[0];"
+
+
+@pytest.mark.parametrize("name", ["vector", "headers", "silu"])
+def test_honest_styles_pass_where_the_cpp_library_is_linked_in(name, tmp_path, monkeypatch):
+    """What a statically linked C++ library imports and keeps is not held against the candidate."""
+    monkeypatch.setenv("CXX", STATIC)
+    source = HONEST[name].replace("std::vector<float> t(a, a + c);", GROWING)
+    built = build(source, "kernel", cache=tmp_path)
+    assert isinstance(built, Built), built
+    if name == "vector":
+        assert inspect_library(built.library, "kernel") != []
+    assert inspect_library(built.library, "kernel", source) == []
+
+
+@pytest.mark.parametrize("name", LIBRARY_BREACHES)
+def test_breaches_are_seen_where_the_cpp_library_is_linked_in(name, tmp_path, monkeypatch):
+    """Looking at the candidate's own code alone finds what looking at the library finds."""
+    monkeypatch.setenv("CXX", STATIC)
+    before, body = LIBRARY_BREACHES[name]
+    source = _with(before + "\n#include <vector>\n", GROWING + body)
+    built = build(source, "kernel", cache=tmp_path)
+    assert isinstance(built, Built), built
+    findings = inspect_library(built.library, "kernel", source)
+    assert findings
+    assert findings[0].kind == "breach"
+
+
 def test_library_calls_are_told_apart():
     """A call of a vendor library is no breach: it earns no credit."""
     source = _with('extern "C" void cblas_saxpy(int, float);', "cblas_saxpy(1, a[0]);")

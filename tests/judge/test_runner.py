@@ -90,6 +90,18 @@ BROKEN = {
         Verdict.CRASHED,
         "MiB of memory",
     ),
+    "memory hog by new": (
+        "#include <cstddef>",
+        "for (;;) { char* p = new char[1 << 26]; memset(p, 1, 1 << 26); o[0] = p[c]; }",
+        Verdict.CRASHED,
+        "ran out of memory (std::bad_alloc)",
+    ),
+    "a message on standard error": (
+        "#include <unistd.h>",
+        'if (write(2, "ended\\n", 6) < 0) o[0] = 1;',
+        Verdict.CRASHED,
+        "by its C++ library",
+    ),
     "endless recursion": (
         '#pragma GCC optimize("O0")\nstatic int deep(int n) { volatile char b[4096]; b[0] = n; '
         "return deep(n + 1) + b[0]; }",

@@ -10,7 +10,7 @@ from __future__ import annotations
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
-from kforge_nb.compilers.cuda_extension import CompileFailed, build_extension
+from kforge_nb.compilers.cuda_extension import OBJECT_NAME, CompileFailed, build_extension
 from kforge_nb.judge.bench import Bench
 from kforge_nb.judge.evaluation import Evaluation, Verdict
 from kforge_nb.judge.extension.policy import inspect_extension, scan_extension
@@ -70,7 +70,7 @@ class ExtensionPlace:
 
     def inspect(self, built: Compiled, _candidate: Candidate) -> list[Finding]:
         """The symbols of the library."""
-        return inspect_extension(built.file)
+        return inspect_extension(built.file.with_name(OBJECT_NAME), built.file)
 
     def start(
         self, target: Target, _plan: ResolvedPlan, built: Compiled, timed: TimedInputs, limit: float

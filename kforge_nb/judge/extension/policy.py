@@ -40,8 +40,11 @@ _CPP_CALLS = {
     "opens files": re.compile(r"_ZNSt\d+basic_(o|i|)fstream|_ZNSt1[34]basic_(o|i)fstream"),
     "draws random numbers": re.compile(r"_ZNSt13random_device"),
     "speaks to the interpreter": re.compile(r"_?Py[A-Z_]\w+"),
+    "binds itself, which kforge does": re.compile(r"_ZNR?5torch7Library"),
 }
-_HARMLESS_CALLS = frozenset({"abort", "terminate", "printf", "fprintf", "puts", "putchar"})
+_HARMLESS_CALLS = frozenset(
+    {"atexit", "abort", "terminate", "printf", "fprintf", "puts", "putchar"}
+)
 
 
 def scan_extension(source: str) -> list[Finding]:
@@ -59,14 +62,20 @@ def scan_extension(source: str) -> list[Finding]:
     return findings
 
 
-def inspect_extension(path: Path) -> list[Finding]:
+def inspect_extension(code: Path, library: Path) -> list[Finding]:
     """Breaches and library calls by the symbols of a built extension, gravest first.
 
+    Args:
+        code: the object file of the candidate alone; the library holds kforge's binding too, and
+            with some compilers the C++ library.
+        library: what is loaded.
+
     Raises:
-        ContractBreach: the file is no shared library that can be read.
+        ContractBreach: one of the files is none that can be read.
     """
-    library = read_library(path)
-    return gravest_first([*_imports(library), *_operators(library)])
+    own = read_library(code)
+    own.needed = read_library(library).needed
+    return gravest_first([*_imports(own), *_operators(own)])
 
 
 def _imports(library: Library) -> Iterable[Finding]:

@@ -10,11 +10,15 @@
 // pipe comes from this file, not from the candidate.
 #include <condition_variable>
 #include <deque>
+#include <cxxabi.h>
 #include <dlfcn.h>
+#include <exception>
 #include <mutex>
 #include <string>
 #include <sys/wait.h>
 #include <thread>
+#include <typeinfo>
+#include <ucontext.h>
 
 #include "sandbox.hpp"
 #include "wire.hpp"
@@ -40,8 +44,10 @@ struct BindHeader {
 
 // What a dying runner leaves behind for the parent (who does not trust it).
 struct LastWords {
-  uint32_t magic, kind;  // 1: forbidden system call, 2: fault, 3: floating-point control changed
-  uint64_t number;       // the call, or where the fault was: 1 inputs, 2 outputs, 0 elsewhere
+  uint32_t magic, kind;  // 1: forbidden system call, 2: fault, 3: floating-point control changed,
+                         // 4: ended by the C++ library
+  uint64_t number;       // the call; where the fault was (1 inputs, 2 outputs, 0 elsewhere); or
+                         // why it ended (1: no memory)
 };
 
 // One set of inputs for checked calls, a row of sets ("slots") for timed ones, outputs and scratch.
@@ -57,8 +63,21 @@ void leave(uint32_t kind, uint64_t number) {
   memcpy(shared.outputs.at, &words, sizeof words);
 }
 
-void on_forbidden_call(int, siginfo_t* info, void*) {
-  leave(1, static_cast<uint64_t>(info->si_syscall));
+uint64_t first_argument(const void* context) {
+  const auto& machine = static_cast<const ucontext_t*>(context)->uc_mcontext;
+#if defined(__x86_64__)
+  return static_cast<uint64_t>(machine.gregs[REG_RDI]);
+#else
+  return machine.regs[0];
+#endif
+}
+
+// Run-time libraries write to standard error before they end a process: for want of memory, or
+// because an exception was not caught. A kernel has no other reason to write there.
+void on_forbidden_call(int, siginfo_t* info, void* context) {
+  const bool writes = info->si_syscall == SYS_write || info->si_syscall == SYS_writev;
+  if (writes && first_argument(context) == 2) leave(4, 0);
+  else leave(1, static_cast<uint64_t>(info->si_syscall));
   syscall(SYS_exit_group, 113);
 }
 
@@ -69,7 +88,19 @@ void on_fault(int, siginfo_t* info, void*) {
   leave(2, where);  // the faulting instruction runs again, without a handler, and ends the process
 }
 
+void on_terminate() {
+  const std::type_info* type = abi::__cxa_current_exception_type();
+  const char* name = type != nullptr ? type->name() : "";
+  const bool memory = strcmp(name, "St9bad_alloc") == 0 ||
+                      strcmp(name, "St20bad_array_new_length") == 0;
+  leave(4, memory ? 1 : 0);
+  syscall(SYS_exit_group, 113);
+  for (;;) {
+  }
+}
+
 void install_handlers() {
+  std::set_terminate(on_terminate);
   struct sigaction action = {};
   action.sa_flags = SA_SIGINFO | SA_NODEFER;
   action.sa_sigaction = on_forbidden_call;
