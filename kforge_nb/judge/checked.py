@@ -6,6 +6,7 @@ Kinds differ in how a call is made and where it runs; the rules do not. Subclass
 
 from __future__ import annotations
 
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable
 from dataclasses import dataclass, field
@@ -60,7 +61,7 @@ class IsolatedCandidate(ABC):
         except OSError:
             self._inputs.close()
             raise
-        self._inputs.array[:] = POISON_BYTE  # what lies between the inputs must not be used
+        self._poison_beside_inputs()
 
     @property
     def regions(self) -> tuple[Region, Region, Region]:
@@ -132,6 +133,16 @@ class IsolatedCandidate(ABC):
         for spec, buffer, tensor in views:
             if tensor.numel():
                 _copy(_tensor(self._inputs, buffer, spec), tensor)
+
+    def _poison_beside_inputs(self) -> None:
+        """What lies between the inputs, and between their elements, must not be used."""
+        end = 0
+        pairs = zip(self._in_layout.buffers, self.target.inputs, strict=True)
+        for buffer, spec in pairs:
+            dense = math.prod(spec.shape) * buffer.itemsize >= buffer.bytes
+            self._inputs.array[end : buffer.offset + (0 if dense else buffer.bytes)] = POISON_BYTE
+            end = buffer.offset + buffer.bytes
+        self._inputs.array[end:] = POISON_BYTE
 
     def _poison(self) -> None:
         """Guard zones, then poison where outputs and scratch will be."""

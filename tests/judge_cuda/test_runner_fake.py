@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import os
+import select
+import signal
+import subprocess
 import sys
 from pathlib import Path
 
@@ -134,7 +138,7 @@ def _two_kernels(init: str) -> LaunchPlan:
 
 
 @pytest.mark.parametrize("init", ["zero", "none"])
-def test_scratch_is_zero_only_where_it_was_asked_for(init, run, seen):
+def test_scratch_is_zero_only_where_it_was_asked_for(init, run, seen, timed):
     """Two kernels share scratch: zeroed before every call, or poisoned when it is not."""
     total = on_device(target_of(lambda x: x + x.sum(), torch.randn(N)))
     made = make_case(total.graph, "captured 0", seen)
@@ -144,6 +148,10 @@ def test_scratch_is_zero_only_where_it_was_asked_for(init, run, seen):
     if init == "zero":
         assert checked.wrong is None
         assert checked.repeatable
+        loaded.runner.upload(0, timed.slots)
+        loaded.runner.hot(3)  # each call starts with zero, not with what the one before left
+        given = timed.snapshot(2)[0]
+        torch.testing.assert_close(loaded.fetch(0)[0], given + given.sum(), rtol=1e-4, atol=1e-2)
     else:
         assert checked.wrong is not None
         assert "NaN" in checked.wrong
@@ -174,6 +182,23 @@ def test_writing_beside_scratch_is_seen(offset, run, case):
     wrong = loaded.check([case]).wrong
     assert wrong is not None
     assert "guard zone" in wrong
+
+
+def test_what_lies_between_inputs_is_poison(run, target):
+    """Before the first input, behind the last, and between elements with gaps is no number."""
+    loaded = run(one("twice"))
+    (buffer,) = loaded._in_layout.buffers
+    array = loaded.regions[0].array
+    assert (array[: buffer.offset] == 0xFF).all()
+    assert (array[buffer.offset + buffer.bytes :] == 0xFF).all()
+    gaps = on_device(target_of(lambda x: x * 2.0, torch.randn(4, 8)[:, :5]))
+    slots = timed_of(gaps, [torch.randn(4, 8)[:, :5]])
+    try:
+        strided = run(one("twice"), of=gaps, slots=slots)
+        (buffer,) = strided._in_layout.buffers
+        assert (strided.regions[0].array[: buffer.offset + buffer.bytes] == 0xFF).all()
+    finally:
+        slots.close()
 
 
 def test_a_changed_input_is_seen(run, case):
@@ -454,6 +479,50 @@ def test_device_names():
     assert (device_index("cuda"), device_index("cuda:3")) == (0, 3)
     with pytest.raises(BadInput, match="no CUDA device"):
         device_index("cpu")
+
+
+ENDLESS = """
+import sys
+from pathlib import Path
+from kforge_nb.judge.cuda.binary import cuda_runner_binary
+from kforge_nb.judge.cuda.handle import CudaLimits, CudaRunner
+from kforge_nb.judge.cuda.protocol import CudaBinding, Launch, LaunchArg, LaunchKind
+from kforge_nb.judge.regions import Region
+
+regions = tuple(Region(1 << 16, "t") for _ in range(3))
+limits = CudaLimits(call_seconds=60.0)
+runner = CudaRunner(
+    cuda_runner_binary(), Path(sys.argv[1]), regions, limits, driver=sys.argv[2]
+)
+runner.load(["hang"])
+nothing = tuple(LaunchArg(LaunchKind.SCALAR, 0) for _ in range(3))
+launch = Launch(0, (1, 1, 1), (1, 1, 1), 0, nothing)
+runner.bind(CudaBinding(4096, 1, 8192, 4096, 8192, 4, (), (), (launch,)))
+print(runner.child.pid, flush=True)
+runner.run()
+"""
+
+
+def test_a_killed_notebook_leaves_no_runner(cubin, fake):
+    """Kill -9 of the process that judges ends its runners, even one whose kernel never ends."""
+    parent = subprocess.Popen(
+        [sys.executable, "-c", ENDLESS, str(cubin), fake],
+        stdout=subprocess.PIPE,
+        text=True,
+        cwd=Path(__file__).parents[2],
+    )
+    pid = int(parent.stdout.readline())
+    ended = os.pidfd_open(pid)
+    try:
+        poll = select.poll()
+        poll.register(ended, select.POLLIN)
+        assert not poll.poll(0)
+        os.kill(parent.pid, signal.SIGKILL)
+        parent.wait()
+        assert poll.poll(10_000)
+    finally:
+        parent.stdout.close()
+        os.close(ended)
 
 
 @pytest.mark.parametrize(
