@@ -129,6 +129,11 @@ class Place(Protocol):
     def trouble(self, problem: Exception) -> str | None:
         """Words for an exception that is the device's doing (out of memory), else None."""
 
+    def sanitize(
+        self, target: Target, plan: ResolvedPlan, built: Compiled, timed: TimedInputs, case: Case
+    ) -> dict[str, str]:
+        """What slow tools find in one call of a winner, by tool; empty where there are none."""
+
     def release(self, key: str, timed: TimedInputs) -> None:
         """Let go of what is held for a target whose bench closes."""
 

@@ -54,8 +54,13 @@ class TimedInputs:
         rows = self.region.array.reshape(self.slots, self.layout.stride)
         return rows[:, buffer.offset : buffer.offset + buffer.bytes].view(kind)
 
+    @property
+    def device(self) -> str:
+        """Where the values that new ones are made from are."""
+        return str(self._seen[0].device) if self._seen else "cpu"
+
     def refill(self, generator: torch.Generator) -> None:
-        """Draw new values for everything."""
+        """Draw new values for everything; the generator is on :attr:`device`."""
         self._pools = []
         for tensor, rows in zip(self._seen, self._rows, strict=True):
             width = rows.shape[1]

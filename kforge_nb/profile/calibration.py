@@ -154,7 +154,7 @@ def _cuda_memory(device: str) -> tuple[float, dict[int, float]]:
         properties = torch.cuda.get_device_properties(device)
         cache = int(getattr(properties, "L2_cache_size", 64 << 20))
         tiny = torch.zeros(8, device=device)
-        launch = _graph_us([lambda: tiny.copy_(tiny)] * 256)
+        launch = _graph_us([lambda: tiny.add_(1)] * 256)
         found = {}
         for moved in _CUDA_SIZES:
             count = max(2, -(-4 * cache // moved))

@@ -16,6 +16,7 @@ from kforge_nb.compilers.nvrtc import CudaBuilt, build_cuda
 from kforge_nb.errors import BadInput
 from kforge_nb.judge import bench as benches
 from kforge_nb.judge.cuda import place as places
+from kforge_nb.judge.cuda.sanitizer import sanitizer_path
 from kforge_nb.judge.evaluation import Evaluation, Verdict
 from kforge_nb.judge.judge import Judge
 from kforge_nb.judge.timing import Plan
@@ -174,6 +175,19 @@ def test_a_winner_is_confirmed_against_compile_and_by_calls(bench, monkeypatch):
     assert found.against("call").ours_us < 200
     kept = bench.confirm(kernel(), ("eager", "compile"), standing=found)
     assert kept.timings == found.timings
+
+
+def test_a_winner_is_looked_at_by_the_sanitizer(bench, monkeypatch):
+    """Reading beyond the shared memory changes nothing, and is found by memcheck all the same."""
+    if sanitizer_path() is None:
+        pytest.skip("compute-sanitizer is not installed")
+    monkeypatch.setattr(benches, "CONFIRM", Plan(seconds=0.5, narrow=0.3))
+    clean = bench.confirm(kernel())
+    assert clean.resources["sanitizer"] == {"memcheck": "clean", "racecheck": "clean"}, clean
+    stray = kernel(factor=" + (part[c / 64] == 12345.678f ? 1.0f : 0.0f)")
+    found = bench.confirm(stray)
+    assert found.verdict is Verdict.WRONG, found.resources["sanitizer"]
+    assert "memcheck" in found.reason
 
 
 FAMILIES = {

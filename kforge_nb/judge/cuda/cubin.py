@@ -32,8 +32,8 @@ _DRIVER = {
     "free": "allocates device memory",
     "__assertfail": "checks assertions, which costs time; leave them out",
 }
-_CLOCK_REGISTERS = range(0x50, 0x58)  # cycle counter, global timer and their halves
-_READS_SPECIAL = frozenset({0x805, 0x919, 0x9C3})  # CS2R, S2R, S2UR; register in bits 72 to 79
+_CLOCK_REGISTERS = range(0x50, 0x58)  # cycle counter, global timer, their halves; bits 72 to 79
+_READS_SPECIAL = frozenset({0x805, 0x919, 0x9C3, 0x8CB})  # CS2R, S2R, S2UR, CS2UR
 _TRAP = 0x95C
 _ADDRESSES, _ADDRESS_BANK = ".nv.constant4", 4  # where code finds the addresses of global memory
 _CONSTANT_FORMS, _LDC, _LDCU = (3, 5), 0xB82, 0x7AC

@@ -29,6 +29,7 @@ from kforge_nb.judge.cuda.cubin import inspect_cubin
 from kforge_nb.judge.cuda.flush import build_flush
 from kforge_nb.judge.cuda.handle import CudaLimits
 from kforge_nb.judge.cuda.policy import scan_cuda
+from kforge_nb.judge.cuda.sanitizer import sanitize, sanitizer_path
 from kforge_nb.judge.cuda.session import CudaCandidate
 from kforge_nb.judge.cuda.timing import (
     CudaBaselineSide,
@@ -56,11 +57,12 @@ DEVICES: dict[str, Cores] = {}
 """Who may use each device, by its torch name; one lock a device for the whole process."""
 _MAKING = threading.Lock()
 
-_CASE_MEMORY = 2 << 30  # of all input sets together with their expected values
+_CASE_MEMORY = 8 << 30  # of all input sets together with their expected values
 _ROOM = 0.25  # of the free device memory, for what is kept there
 _MOST_SLOTS = 64
 _BATCH_SECONDS = 20.0
 _CALLS, _PAIRS = 64, 12  # of a measurement of call time
+_SANITIZER_SECONDS = 60.0
 _FRAGMENTS = 1 << 30  # bytes that torch's allocator may keep unused while others need memory
 
 
@@ -86,6 +88,7 @@ class CudaPlace:
                 f"targets live on {device}, but torch {torch.__version__} sees no CUDA device here"
             )
         self.device = device
+        self.folder = folder
         self.index = torch.device(device).index or 0
         self.where = device
         self.arch = device_arch(device)
@@ -143,9 +146,11 @@ class CudaPlace:
     def cases(self, target: Target) -> Shelf:
         """On the device as far as there is room."""
         free, _ = torch.cuda.mem_get_info(self.index)
-        shelf = Shelf(self.device, int(_ROOM * free))
+        room = int(_ROOM * free)
+        shelf = Shelf(self.device, room)
         generator = secret_generator(self.device)
-        made = build_cases(target, generator, memory=_CASE_MEMORY, make=shelf.make_and_keep)
+        memory = min(_CASE_MEMORY, room)
+        made = build_cases(target, generator, memory=memory, make=shelf.make_and_keep)
         torch.cuda.empty_cache()
         return shelf.fill(made)
 
@@ -263,6 +268,26 @@ class CudaPlace:
             f"{self.device} ran out of memory ({free / 1e9:.1f} of {whole / 1e9:.1f} GB are free); "
             f"free some of it, or use smaller inputs. {str(problem).splitlines()[0][:200]}"
         )
+
+    def sanitize(
+        self, target: Target, plan: ResolvedPlan, built: Compiled, timed: TimedInputs, case: Case
+    ) -> dict[str, str]:
+        """compute-sanitizer, where it is installed."""
+        tool = sanitizer_path()
+        if tool is None:
+            return {}
+
+        @contextmanager
+        def start(program: Path) -> Iterator[CudaCandidate]:
+            limits = CudaLimits(call_seconds=_SANITIZER_SECONDS, sandboxed=False)
+            with CudaCandidate(
+                target, plan, timed, binary=program, cubin=built.file, limits=limits,
+                device=self.index, flush=self.flush,
+            ) as loaded:  # fmt: skip
+                loaded.load()
+                yield loaded
+
+        return sanitize(start, self.binary, case, tool, self.folder)
 
     def release(self, key: str, timed: TimedInputs) -> None:
         """The worker's copy of the target, and the runner that was made ahead for it."""

@@ -40,7 +40,7 @@ GRAPH_SECONDS = 5e-3
 MOST_CALLS, LEAST_CALLS = 64, 4
 MOST_REPLAYS = 4096
 LEAST_CALL = 2e-7  # a difference below 0.2 µs is the clock's
-_RENEWED_BYTES = 16 << 20
+_RENEWED_BYTES = 32 << 20
 _AGREE = 0.10
 _AGREE_SECONDS = 3e-7
 
@@ -161,10 +161,12 @@ def run_cuda_session(
     tallies = tuple(_Tally(_replays(side)) for side in sides)
     look = plan.pairs
     while True:
-        _renew(sides, inputs, calls, source)
+        new = _renew(sides, inputs, calls, source, first=not tallies[0].full)
         _pair(sides, tallies, calls, source)
-        _maybe_probe(inputs, session, len(tallies[0].full), calls, source, fetch, plan)
         done = len(tallies[0].full)
+        if new and source.random() < plan.probes / done:
+            age = source.randrange(new)
+            _keep(session, Probe(inputs.snapshot(calls - 1 - age), fetch(age)), plan, source)
         session.stopped = stop()
         late = time.monotonic() - start > plan.seconds and done >= plan.pairs
         if session.stopped or late or done >= look:
@@ -195,17 +197,28 @@ def _replays(side: CudaSide) -> int:
 
 
 def _renew(
-    sides: tuple[CudaSide, CudaSide], inputs: TimedInputs, calls: int, source: random.Random
-) -> None:
-    """New values for the slots of the last calls, whose outputs may be checked, and for others."""
-    last = (calls - 1) % inputs.slots
-    held = min(HELD_CALLS, calls, inputs.slots)
-    some = max(1, min(inputs.slots, _RENEWED_BYTES // inputs.layout.stride))
-    for first, count in ((last - held + 1, held), (source.randrange(inputs.slots), some)):
-        first %= inputs.slots
-        inputs.renew(first, count, source)
+    sides: tuple[CudaSide, CudaSide],
+    inputs: TimedInputs,
+    calls: int,
+    source: random.Random,
+    *,
+    first: bool,
+) -> int:
+    """New values for the slots of the last calls, whose outputs may be checked, and for others.
+
+    Large inputs get them before the first pair, and before each later one with a chance that keeps
+    copying short. Returns how many of the last calls have new inputs.
+    """
+    stride, slots = inputs.layout.stride, inputs.slots
+    if not first and source.random() > _RENEWED_BYTES / stride:
+        return 0
+    some = max(1, min(slots, _RENEWED_BYTES // stride))
+    held = min(HELD_CALLS, calls, some)
+    for start, count in ((calls - held, held), (source.randrange(slots), some)):
+        inputs.renew(start % slots, count, source)
         for side in sides:
-            side.upload(first, count)
+            side.upload(start % slots, count)
+    return held
 
 
 def _pair(
@@ -231,15 +244,8 @@ def _pair(
         (tally.empty_device if empty else tally.full_device).append(device / count)
 
 
-def _maybe_probe(
-    inputs: TimedInputs, session: Session, done: int, calls: int, source: random.Random,
-    fetch: Callable[[int], list[torch.Tensor]], plan: Plan,
-) -> None:  # fmt: skip
-    """Keep outputs of this pair with a chance that is the same for every pair of the session."""
-    if not plan.probes or source.random() >= plan.probes / done:
-        return
-    age = source.randrange(min(HELD_CALLS, calls, inputs.slots))
-    probe = Probe(inputs.snapshot(calls - 1 - age), fetch(age))
+def _keep(session: Session, probe: Probe, plan: Plan, source: random.Random) -> None:
+    """Keep a probe with a chance that is the same for every pair of the session."""
     if len(session.probes) < plan.probes:
         session.probes.append(probe)
     else:

@@ -1,0 +1,96 @@
+"""An optional last look at an accepted kernel: NVIDIA's compute-sanitizer over one checked call.
+
+``memcheck`` sees accesses outside of any allocation, also those that changed nothing this time, and
+``racecheck`` threads of a block that use shared memory without waiting for each other. Both are far
+too slow for every candidate, and the tool is part of the CUDA toolkit, so it may be absent.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+import shutil
+import tempfile
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from kforge_nb.judge.cases import Case
+from kforge_nb.judge.process import Child, Gone
+from kforge_nb.judge.protocol import Op, pack_command
+from kforge_nb.judge.runner_handle import RunnerFailed
+
+__all__ = ["TOOLS", "read_log", "sanitize", "sanitizer_path"]
+
+_END_SECONDS = 30.0
+TOOLS = ("memcheck", "racecheck")
+_SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)")
+_LINE = re.compile(r"^=========\s+(?!COMPUTE-SANITIZER|ERROR SUMMARY|RACECHECK SUMMARY)(\S.*)$")
+_PLACES = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer", "/opt/cuda/bin")
+
+
+def sanitizer_path() -> Path | None:
+    """The ``compute-sanitizer`` program; None where it is not installed."""
+    home = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    folders = [os.environ.get("PATH", ""), *([f"{home}/bin"] if home else []), *_PLACES]
+    found = shutil.which("compute-sanitizer", path=os.pathsep.join(folders))
+    return Path(found).resolve() if found else None
+
+
+def read_log(text: str) -> tuple[int, str] | None:
+    """How many errors a log tells of and the first one in words; None if it has no summary."""
+    summary = _SUMMARY.search(text)
+    if summary is None:
+        return None
+    lines = [match[1].strip() for match in map(_LINE.match, text.splitlines()) if match]
+    return int(summary[1]), "; ".join(lines[:2])[:300]
+
+
+def sanitize(
+    start: Callable[[Path], Any], binary: Path, case: Case, tool: Path, folder: Path
+) -> dict[str, str]:
+    """Run one case under each of :data:`TOOLS`; what was found, by tool.
+
+    Args:
+        start: makes a loaded candidate (a context manager with ``check``) from the program to run.
+        binary: the runner.
+        case: small.
+        tool: :func:`sanitizer_path`.
+        folder: for a script and logs.
+
+    Returns:
+        ``clean``, ``N errors: …``, or ``did not run: …`` by tool.
+    """
+    found = {}
+    for name in TOOLS:
+        with tempfile.TemporaryDirectory(dir=folder) as home:
+            log, script = Path(home) / "log.txt", Path(home) / "runner"
+            words = [tool, "--tool", name, "--log-file", log, "--target-processes", "all", binary]
+            quoted = " ".join(f"'{word}'" for word in words)
+            script.write_text(f'#!/bin/sh\nexport TMPDIR=/tmp\nexec {quoted} "$@"\n')
+            script.chmod(0o700)
+            trouble = "it wrote no summary"
+            try:
+                with start(script) as loaded:
+                    loaded.check([case])
+                    _leave(loaded.runner.child)
+            except RunnerFailed as failed:
+                trouble = failed.reason
+            found[name] = _words(log, trouble)
+    return found
+
+
+def _leave(child: Child) -> None:
+    """Have the program end by itself, so that the tool writes its summary."""
+    with suppress(Gone):
+        child.send(pack_command(Op.QUIT, 0))
+    child.status(_END_SECONDS)
+
+
+def _words(log: Path, trouble: str) -> str:
+    read = read_log(log.read_text(errors="replace")) if log.exists() else None
+    if read is None:
+        return f"did not run: {trouble}"
+    count, first = read
+    return "clean" if count == 0 else f"{count} errors: {first}"

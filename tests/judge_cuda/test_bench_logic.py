@@ -1,0 +1,248 @@
+"""The GPU bench's logic without a GPU: sessions on sides whose speed is known, shelves, locks."""
+
+from __future__ import annotations
+
+import os
+import random
+import threading
+
+import pytest
+import torch
+from torch import fx
+
+from kforge_nb.judge.cases import Case, make_case, moved, secret_generator
+from kforge_nb.judge.cuda.place import device_lock
+from kforge_nb.judge.cuda.timing import MOST_CALLS, calls_in_a_graph, run_cuda_session
+from kforge_nb.judge.evaluation import Verdict
+from kforge_nb.judge.physics import device_floor_seconds
+from kforge_nb.judge.ruling import comparison, rule
+from kforge_nb.judge.shelf import Shelf
+from kforge_nb.judge.slots import TimedInputs
+from kforge_nb.judge.timing import Plan, Session
+from kforge_nb.profile.calibration import Calibration
+from kforge_nb.targets.target import Target, TensorSpec
+
+SPEC = TensorSpec((64, 1024), (1024, 1), "float32", "cuda:0")
+FLUSH, EXCHANGE, CALLS = 40e-6, 50e-6, 16
+
+
+class _Child:
+    pid = os.getpid()
+
+
+class _Side:
+    """Pretends to have a device: answers with the times of its calls, a flush and an exchange."""
+
+    child = _Child()
+
+    def __init__(self, call: float, noise: float, seed: int, events: float = 1.0) -> None:
+        self.call, self.noise, self.random = call, noise, random.Random(seed)
+        self.events = events
+        self.log: list[tuple] = []
+        self.calls = 0
+
+    def prepare(self, calls: int) -> None:
+        self.calls = calls
+        self.log.append(("prepare", calls))
+
+    def upload(self, first: int, slots: int) -> None:
+        self.log.append(("upload", first, slots))
+
+    def batch(self, replays: int, empty: bool) -> tuple[float, float]:
+        self.log.append(("batch", replays, empty))
+        call = 0.0 if empty else self.call * self.random.lognormvariate(0.0, self.noise)
+        count = replays * self.calls
+        return EXCHANGE + count * (FLUSH + call), count * (FLUSH + call * self.events)
+
+
+@pytest.fixture(scope="module")
+def inputs():
+    made = TimedInputs([SPEC], [torch.randn(64, 1024)], secret_generator(), most=32)
+    yield made
+    made.close()
+
+
+def _session(inputs, ours, against, plan=None, fetch=None, stop=lambda: False) -> Session:
+    return run_cuda_session(
+        ours, against, inputs, plan or Plan(), CALLS,
+        fetch or (lambda age: [torch.tensor(age)]), stop,
+    )  # fmt: skip
+
+
+def test_the_flush_is_taken_off_both_sides(inputs):
+    """A call a tenth as long as the flush before it still has its own ratio."""
+    found = _session(inputs, _Side(4e-6, 0.02, 1), _Side(12e-6, 0.02, 2))
+    assert found.decision == "faster"
+    assert found.found.ratio == pytest.approx(3.0, rel=0.08)
+    assert found.ours[0] == pytest.approx(4e-6, rel=0.2)
+    assert found.disagreement is None
+
+
+def test_batches_are_long_against_the_exchange(inputs):
+    """What counts lasts a hundred exchanges, or at least ten milliseconds."""
+    side = _Side(5e-6, 0.0, 3)
+    _session(inputs, side, _Side(5e-6, 0.0, 4), Plan(seconds=0.2))
+    timed = [entry for entry in side.log if entry[0] == "batch"][-2:]
+    for _, replays, _ in timed:
+        assert replays * CALLS * FLUSH > 80 * EXCHANGE
+
+
+def test_the_candidates_calls_come_after_its_empty_batch(inputs):
+    """The batch without calls wipes outputs, so those of the calls must still be there to fetch."""
+    ours = _Side(1e-4, 0.3, 5)
+    kept = []
+
+    def fetch(age: int) -> list[torch.Tensor]:
+        kept.append(next(entry for entry in reversed(ours.log) if entry[0] == "batch"))
+        return [torch.tensor(age)]
+
+    found = _session(inputs, ours, _Side(1e-4, 0.3, 6), fetch=fetch)
+    assert 1 <= len(found.probes) <= 4
+    assert all(not empty for _, _, empty in kept)
+
+
+def test_both_sides_get_the_same_new_values(inputs):
+    """Before each pair the same slots go to both devices, those of the last calls among them."""
+    ours, against = _Side(1e-4, 0.02, 7), _Side(1e-4, 0.02, 8)
+    _session(inputs, ours, against)
+    mine, theirs = (
+        [entry for entry in side.log if entry[0] == "upload"] for side in (ours, against)
+    )
+    assert mine == theirs
+    assert len(mine) > 20
+    last = (CALLS - 1) % inputs.slots
+    for _, first, slots in mine[1::2]:
+        assert last in {(first + i) % inputs.slots for i in range(slots)}
+
+
+def test_probes_are_of_slots_with_new_values(inputs):
+    """The inputs kept with an output are those of the call that made it, as they are now."""
+    seen = []
+
+    def fetch(age: int) -> list[torch.Tensor]:
+        seen.append(inputs.snapshot(CALLS - 1 - age)[0].clone())
+        return [torch.tensor(age)]
+
+    found = _session(inputs, _Side(1e-4, 0.3, 9), _Side(1e-4, 0.3, 10), fetch=fetch)
+    assert all(any(torch.equal(p.inputs[0], s) for s in seen) for p in found.probes)
+
+
+def test_a_runner_whose_events_disagree_is_suspicious(inputs):
+    """A tenth is let pass, a fifth is not."""
+    honest = _session(inputs, _Side(1e-4, 0.01, 11, events=0.95), _Side(3e-4, 0.01, 12))
+    assert honest.disagreement is None
+    odd = _session(inputs, _Side(1e-4, 0.01, 13, events=0.8), _Side(3e-4, 0.01, 14))
+    assert odd.disagreement is not None
+    target = Target("f", "norm", "rms_norm", "region", None, (SPEC,), (SPEC,))
+    ruled = rule(target, comparison("eager", odd), [odd], 0.0)
+    assert ruled.verdict is Verdict.SUSPICIOUS
+    assert "events" in ruled.reason
+
+
+def test_stop_ends_a_session(inputs):
+    """Stop is asked after each pair."""
+    found = _session(inputs, _Side(1e-4, 0.3, 15), _Side(1e-4, 0.3, 16), stop=lambda: True)
+    assert len(found.ours) == 1
+    assert found.stopped
+
+
+def test_graphs_hold_few_long_calls_and_many_short_ones():
+    """A replay lasts some milliseconds, within bounds."""
+    assert calls_in_a_graph(1e-6, 4e-5) == MOST_CALLS
+    assert calls_in_a_graph(1e-3, 4e-5) == 5
+    assert calls_in_a_graph(1.0, 4e-5) == 4
+
+
+def test_the_device_floor_leaves_room_for_reading_alone():
+    """Reading at 1.25 times the copy's speed is fine, at 1.5 times it is not possible."""
+    calibration = Calibration("cuda:0", "", 4000.0, {1 << 20: 3000.0, 1 << 31: 4000.0})
+    big = TensorSpec((4096, 65536), (65536, 1), "float32", "cuda:0")
+    row = TensorSpec((4096,), (1,), "float32", "cuda:0")
+    target = Target("f", "sum", "reduction", "region", None, (big,), (row,))
+    floor = device_floor_seconds(target, calibration)
+    read = 4096 * 65536 * 4 / 4000e9
+    assert read / 1.5 < floor < read / 1.25
+
+
+def test_inputs_of_which_parts_are_taken_do_not_count():
+    """A graph that slices its input need not read all of it."""
+    graph = fx.Graph()
+    x = graph.placeholder("in0")
+    graph.output((graph.call_method("narrow", (x, 0, 0, 1)),))
+    module = fx.GraphModule(torch.nn.Module(), graph)
+    big = TensorSpec((4096, 65536), (65536, 1), "float32", "cuda:0")
+    target = Target("f", "narrow", "pointwise", "region", module, (big,), (big,))
+    calibration = Calibration("cuda:0", "", 4000.0, {1 << 31: 4000.0})
+    assert device_floor_seconds(target, calibration) < 4096 * 65536 * 4 / 4000e9
+
+
+def _case(name: str) -> Case:
+    graph = fx.Graph()
+    x = graph.placeholder("in0")
+    graph.output((graph.call_method("sin", (x,)),))
+    module = fx.GraphModule(torch.nn.Module(), graph)
+    return make_case(module, name, [torch.randn(8, 16)])
+
+
+def test_a_shelf_gives_cases_on_its_device_in_order():
+    """Names without moving anything, items where they are wanted, slices of the same kind."""
+    shelf = Shelf("meta").fill([_case("a"), _case("b"), _case("c")])
+    assert shelf.names == ("a", "b", "c")
+    assert [case.name for case in shelf[:2]] == ["a", "b"]
+    assert shelf[1].inputs[0].device.type == "meta"
+    assert shelf[1].expected[0].reference.device.type == "meta"
+
+
+def test_cases_beyond_the_room_wait_in_the_hosts_memory(monkeypatch):
+    """The first fits, the second does not, and a note says so."""
+    made = {"a": _case("a"), "b": _case("b")}
+    shelf = Shelf("meta", made["a"].bytes)
+    monkeypatch.setattr("kforge_nb.judge.shelf.make_case", lambda _graph, name, _: made[name])
+    monkeypatch.setattr(Case, "to", lambda _case, device: f"moved to {device}")
+    assert shelf.make_and_keep(None, "a", []) is made["a"]
+    assert shelf.make_and_keep(None, "b", []) == "moved to cpu"
+    assert any("b waits" in note for note in shelf.notes)
+
+
+def test_float64_goes_to_the_cpu_when_the_device_is_full(monkeypatch):
+    """Running out of memory is not an error here."""
+    asked = []
+
+    def full(_graph, _name, _inputs, exact_on=None):
+        asked.append(exact_on)
+        if exact_on is None:
+            raise torch.OutOfMemoryError("full")
+        return "case"
+
+    monkeypatch.setattr("kforge_nb.judge.shelf.make_case", full)
+    shelf = Shelf("cpu")
+    assert shelf.make(None, "a", []) == "case"
+    assert asked == [None, "cpu"]
+    assert shelf.notes
+
+
+def test_moving_keeps_strides():
+    """Expanded and transposed tensors arrive as they were."""
+    for tensor in (torch.randn(4, 6).t(), torch.randn(1, 6).expand(4, 6), torch.randn(0, 3)):
+        there = moved(tensor, "meta")
+        assert there.stride() == tensor.stride()
+        assert there.shape == tensor.shape
+
+
+def test_each_device_has_one_lock():
+    """Timing on one device keeps its own workers out, not those of another."""
+    lock, other = device_lock("cuda:7"), device_lock("cuda:8")
+    assert device_lock("cuda:7") is lock
+    entered = threading.Event()
+
+    def work() -> None:
+        with lock.work():
+            entered.set()
+
+    with lock.timing():
+        thread = threading.Thread(target=work)
+        thread.start()
+        with other.work():
+            assert not entered.wait(0.05)
+    thread.join(5)
+    assert entered.is_set()
