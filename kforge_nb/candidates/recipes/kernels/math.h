@@ -69,8 +69,10 @@ KF_INLINE vf normal_below(vf x, vf half) {
 KF_INLINE vf gelu(vf x) { return x * normal_below(x, madd(x, set(0.0f), set(0.5f))); }
 KF_INLINE vf gelu_limit(vf x) { return x * normal_below(x, set(0.5f)); }
 KF_INLINE vf gelu_tanh(vf x) {
-  // x (1 + tanh u) / 2 = x / (1 + exp(-2u)): no cancellation where tanh is near -1.
+  // x (1 + tanh u) / 2 = x / (1 + exp(-2u)): no cancellation where tanh is near -1. Below 2^-53 the
+  // share is 0, as it is in double precision.
   constexpr float c = -2.0f * 0.7978845608f * 1.44269504088896f;
   const vf t = x * madd(x * x, set(c * 0.044715f), set(c));
-  return over(x, set(1.0f) + vexp2(t));
+  const vf share = over_finite(set(1.0f), set(1.0f) + vexp2(t));
+  return x * pick_lt(set(53.0f), t, set(0.0f), share);
 }
