@@ -24,7 +24,7 @@ from kforge_nb.errors import BadInput, MissingTool
 from kforge_nb.judge.baseline import BaselineWorker, OutOfDeviceMemory
 from kforge_nb.judge.cases import Case, build_cases, secret_generator
 from kforge_nb.judge.cores import CORES, Cores
-from kforge_nb.judge.cuda.binary import cuda_runner_binary
+from kforge_nb.judge.cuda.binary import DRIVER, cuda_runner_binary
 from kforge_nb.judge.cuda.cubin import inspect_cubin
 from kforge_nb.judge.cuda.flush import build_flush
 from kforge_nb.judge.cuda.handle import CudaLimits
@@ -80,6 +80,7 @@ class CudaPlace:
     """
 
     language = "cuda"
+    driver = DRIVER
     call_seconds = 3.0
 
     def __init__(self, folder: Path, threads: int, device: str) -> None:
@@ -207,6 +208,7 @@ class CudaPlace:
             limits=CudaLimits(call_seconds=limit),
             device=self.index,
             flush=self.flush,
+            driver=self.driver,
         )
 
     def load(self, loaded: CudaCandidate) -> dict[str, Any]:

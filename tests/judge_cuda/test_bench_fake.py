@@ -1,0 +1,252 @@
+"""The bench of a GPU target from policy to verdict, its runners real, on a pretended device."""
+
+from __future__ import annotations
+
+import sys
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from kforge_nb.candidates.candidate import Candidate, LaunchPlan
+from kforge_nb.errors import BadInput
+from kforge_nb.judge import bench as benches
+from kforge_nb.judge.bench import Bench
+from kforge_nb.judge.cases import build_cases, make_case, secret_generator
+from kforge_nb.judge.cores import CORES, Cores
+from kforge_nb.judge.cuda import place as places
+from kforge_nb.judge.cuda.binary import cuda_runner_binary
+from kforge_nb.judge.cuda.place import CudaPlace
+from kforge_nb.judge.evaluation import Verdict
+from kforge_nb.judge.place import Compiled
+from kforge_nb.judge.shelf import Shelf
+from kforge_nb.judge.timing import Plan
+from kforge_nb.profile.calibration import Calibration
+from tests.judge.kernels import target_of
+from tests.judge_cuda.fakes import CODE, build_fake, on_device, one
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="runners need Linux")
+N = 1000
+SLOW = 5e-3  # seconds of a call of the pretended baselines
+
+
+class _Worker:
+    """A baseline worker that pretends to have a slow eager and a slower compile."""
+
+    child = SimpleNamespace(pid=0, alive=lambda: True)
+
+    def __init__(self) -> None:
+        self.asked: list[str] = []
+        self.released: list[str] = []
+
+    def open(self, *_) -> None:
+        self.asked.append("open")
+
+    def prepare(self, _key: str, baseline: str) -> float:
+        self.asked.append(f"prepare {baseline}")
+        return 0.1
+
+    def graph(self, _key: str, baseline: str, _calls: int) -> str:
+        return "stream: it waits for the device" if baseline == "compile" else "graph"
+
+    def upload(self, *_) -> None:
+        self.asked.append("upload")
+
+    def replay(self, _key, baseline, calls, replays, empty) -> tuple[float, float]:
+        call = 0.0 if empty else SLOW * (2 if baseline == "compile" else 1)
+        self.asked.append(f"replay {baseline}")
+        return replays * calls * (1e-4 + call), replays * calls * (1e-4 + call)
+
+    def hot(self, *_) -> float:
+        return 1.0
+
+    def let_go(self, key: str) -> None:
+        self.released.append(key)
+
+
+class _Place(CudaPlace):
+    """All of a CUDA place but the device: tensors stay on the CPU, cubins are pretended too."""
+
+    def __init__(self, folder: Path, driver: Path, cubin: Path) -> None:
+        self.device = self.where = "cuda:0"
+        self.index, self.arch, self.folder = 0, "sm_90", folder
+        self.binary, self.driver = cuda_runner_binary(), str(driver)
+        self.flush = self.cubin = cubin
+        self.calibration = Calibration("cuda:0", "", 1e6, {1 << 20: 1e6})
+        self._lock = Cores()
+        self._calls, self._spares, self._meant = {}, {}, {}
+        self._spares_lock = threading.Lock()
+        self.worker = _Worker()
+
+    @contextmanager
+    def working(self) -> Iterator[None]:
+        with self._lock.work(), CORES.work():
+            yield
+
+    @contextmanager
+    def timing(self) -> Iterator[None]:
+        with self._lock.timing(), CORES.work():
+            yield
+
+    def cases(self, target) -> Shelf:
+        return Shelf("cpu").fill(build_cases(target, secret_generator()))
+
+    def make_case(self, graph, name, inputs):
+        return make_case(graph, name, inputs)
+
+    def build(self, _candidate) -> Compiled:
+        return Compiled(self.cubin, "log", {"arch": self.arch})
+
+    def inspect(self, *_):
+        return []
+
+
+@pytest.fixture(scope="module")
+def place(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("place")
+    cubin = folder / "kernel.cubin"
+    cubin.write_text(CODE)
+    return _Place(folder, build_fake(folder), cubin)
+
+
+@pytest.fixture(scope="module")
+def bench(place, tmp_path_factory):
+    torch.manual_seed(1)
+    target = on_device(target_of(lambda x: x * 2.0, torch.randn(N)))
+    judge = SimpleNamespace(folder=tmp_path_factory.mktemp("judge"), benches=set())
+    opened = Bench(judge, place, target)
+    yield opened
+    opened.close()
+
+
+def _candidate(plan: LaunchPlan, source: str = "// device code") -> Candidate:
+    return Candidate("cuda", source, plan)
+
+
+GOOD = _candidate(one("twice"))
+
+
+def test_a_good_candidate_goes_through_all_stages(bench):
+    """Policy, compile, correctness, replays against eager, and what there is to say of it."""
+    found = bench.evaluate(GOOD)
+    assert found.verdict is Verdict.ACCEPTED, found.reason
+    assert {"policy", "compile", "load", "correctness", "timing", "probes"} <= set(found.seconds)
+    assert found.repeatable is True
+    assert found.resources["timed_eager"] == "graph"
+    assert found.resources["loaded"]["twice"]["registers"] == 16
+    assert found.against("eager").against_us == pytest.approx(SLOW * 1e6, rel=0.02)
+
+
+BAD = {
+    "wrong": (one("scale", "f32:2.002"), Verdict.WRONG, "error budget"),
+    "beside": (one("beside", "i64:N"), Verdict.WRONG, "guard"),
+    "vandal": (one("vandal"), Verdict.WRONG, "input"),
+    "illegal": (one("illegal"), Verdict.CRASHED, "ILLEGAL"),
+    "trap": (one("trap"), Verdict.CRASHED, ""),
+    "dies": (one("dies"), Verdict.CRASHED, ""),
+    "trusting": (one("trusting"), Verdict.WRONG, "NaN"),
+    "unknown": (one("nowhere"), Verdict.COMPILE_FAILED, "nowhere"),
+    "too large": (one("twice", block="2048"), Verdict.REFUSED, ""),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_a_bad_candidate_ends_alone(name, bench):
+    """It has its verdict, and a good one after it is judged as ever."""
+    plan, verdict, words = BAD[name]
+    found = bench.evaluate(_candidate(plan))
+    assert found.verdict is verdict, found.reason
+    assert words in found.reason
+    assert bench.evaluate(GOOD).verdict is Verdict.ACCEPTED
+
+
+def test_a_hanging_candidate_is_stopped(place, bench, monkeypatch):
+    """By the judge's clock, in a checked call."""
+    for spare in list(place._spares.values()):
+        spare.__exit__(None, None, None)
+    monkeypatch.setattr(bench, "_call_seconds", 0.5)
+    assert bench.evaluate(_candidate(one("hang"))).verdict is Verdict.TIMED_OUT
+
+
+def test_other_languages_and_breaches_never_run(bench, place):
+    """A C++ candidate, and device code that prints."""
+    assert bench.evaluate(Candidate("cpp", "", one("twice"))).verdict is Verdict.REFUSED
+    printing = _candidate(one("twice"), '__global__ void f() { printf("x"); }')
+    found = bench.evaluate(printing)
+    assert found.verdict is Verdict.REFUSED
+    assert "prints" in found.reason
+
+
+def test_a_winner_has_a_row_for_every_baseline_and_one_for_calls(bench, place, monkeypatch):
+    """Eager once although it is asked for; compile says how it was timed; calls by themselves."""
+    monkeypatch.setattr(benches, "CONFIRM", Plan(seconds=0.3, narrow=0.5, pairs=10))
+    monkeypatch.setattr(places, "sanitizer_path", lambda: None)
+    place.worker.asked.clear()
+    found = bench.confirm(GOOD, ("eager", "compile"))
+    assert [row.against for row in found.timings] == ["eager", "compile", "call"]
+    assert found.resources["timed_compile"].startswith("stream: ")
+    assert "sanitizer" not in found.resources
+    eager = place.worker.asked.count("replay eager")
+    assert eager == pytest.approx(place.worker.asked.count("replay compile"), rel=0.6)
+    place.worker.asked.clear()
+    kept = bench.confirm(GOOD, ("compile", "max_autotune"), standing=found)
+    assert [r.against for r in kept.timings] == ["eager", "compile", "call", "max_autotune"]
+    assert kept.timings[:3] == found.timings
+    assert "replay eager" not in place.worker.asked
+
+
+@pytest.mark.parametrize(
+    ("said", "verdict"),
+    [
+        ({"memcheck": "clean", "racecheck": "1 errors: Race"}, Verdict.ACCEPTED),
+        ({"memcheck": "3 errors: Invalid read", "racecheck": "clean"}, Verdict.WRONG),
+    ],
+)
+def test_what_the_sanitizer_finds_is_in_the_evaluation(said, verdict, bench, place, monkeypatch):
+    """A stray access is wrong after all; a race is told."""
+    monkeypatch.setattr(benches, "CONFIRM", Plan(seconds=0.2, narrow=0.5, pairs=10))
+    monkeypatch.setattr(place, "sanitize", lambda *_: said)
+    found = bench.confirm(GOOD)
+    assert found.verdict is verdict
+    assert found.resources["sanitizer"] == said
+    assert any(words in found.reason for words in said.values() if "errors" in words)
+
+
+def test_running_out_of_device_memory_decides_nothing(bench, place, monkeypatch):
+    """It is told in words, and is not the candidate's doing."""
+
+    def full(*_args):
+        raise torch.OutOfMemoryError("tried to allocate 3 GiB")
+
+    monkeypatch.setattr(place, "time", full)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (1e9, 8e9))
+    monkeypatch.setattr(torch.cuda, "empty_cache", lambda: None)
+    found = bench.evaluate(GOOD)
+    assert found.verdict is Verdict.UNDECIDED
+    assert "ran out of memory (1.0 of 8.0 GB are free)" in found.reason
+
+
+def test_targets_on_two_devices_are_refused(place, bench, tmp_path):
+    """Both are named."""
+    target = replace(bench.target, inputs=(replace(bench.target.inputs[0], device="cuda:1"),))
+    with pytest.raises(BadInput, match=r"cuda:0 and on cuda:1"):
+        Bench(SimpleNamespace(folder=tmp_path, benches=set()), place, target)
+
+
+def test_a_closed_bench_leaves_no_process(place, tmp_path):
+    """The runner made ahead ends with its bench, and the worker forgets the target."""
+    target = on_device(target_of(lambda x: x * 2.0, torch.randn(N)))
+    bench = Bench(SimpleNamespace(folder=tmp_path, benches=set()), place, target)
+    bench.evaluate(GOOD)
+    before = list(place._spares.values())
+    bench.close()
+    ended = [spare for spare in before if spare not in place._spares.values()]
+    assert len(ended) == 1
+    assert not ended[0].runner.child.alive()
+    assert len(place.worker.released) >= 1
+    assert list(tmp_path.iterdir()) == []
