@@ -67,6 +67,8 @@ def _commands() -> dict[str, Command]:
     kernel = found["kernel"].parser
     kernel.add_argument("--target", metavar="N", help="index of the target it computes")
     kernel.add_argument("--run", help="name of the run (default: the latest)")
+    for name in ("backend", "allow_host_code"):
+        add_option(kernel, specs[name])
     for name, command in found.items():
         if name not in {"optimize", "profile"}:
             add_option(command.parser, specs["store"])
@@ -191,7 +193,11 @@ class KForgeMagics(Magics):
         target = values["target"]
         if not target.isdigit():
             raise BadInput(f"--target takes the index of a target, not {target!r}")
-        return self._run(values).judge_kernel(int(target), body)
+        specs = {spec.name: spec for spec in option_specs()}
+        given = {
+            k: specs[k].check(values[k]) for k in ("backend", "allow_host_code") if k in values
+        }
+        return self._run(values).judge_kernel(int(target), body, **given)
 
     def _runs(self, values: dict[str, Any], _body: str) -> Any:
         from kforge_nb import api

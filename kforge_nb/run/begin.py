@@ -118,9 +118,11 @@ def go_on(run: Run, fn: Callable[[], Any] | None) -> Run:
     return run
 
 
-def one_more(record: Record, handed: Handed) -> Evaluation:
+def one_more(record: Record, handed: Handed, allow_host_code: bool = False) -> Evaluation:
     """Judges one candidate of a run that has ended, and ends again in the state it was in."""
-    options = OptimizeOptions.of({**record.run["options"], "budget": 0})
+    stored = record.run["options"]
+    allowed = allow_host_code or stored.get("allow_host_code", False)
+    options = OptimizeOptions.of({**stored, "budget": 0, "allow_host_code": allowed})
     before = record.run
     works = reload.works_of(record)
     if handed.target not in {work.index for work in works}:

@@ -11,7 +11,10 @@ from collections import Counter
 from typing import TYPE_CHECKING, Any
 
 from kforge_nb.run.building import INSTALLABLE, build_for_model
+from kforge_nb.run.devices import check_same_gpu
 from kforge_nb.run.reload import target_of
+from kforge_nb.search.tree import has_host_code
+from kforge_nb.workload.devices import memory_told
 
 if TYPE_CHECKING:
     from kforge_nb.guard.accepted import Accepted
@@ -46,9 +49,11 @@ def guard_stage(conductor: Conductor) -> str:
 def installed_kernels(record: Record) -> list[Accepted]:
     """The kernels that the guard decided to install, compiled on this machine (from the cache).
 
-    Raises DocumentError or StoreError when the store is damaged, MissingTool without a compiler.
+    Raises DocumentError or StoreError when the store is damaged, MissingTool without a compiler (or
+    without the GPU), BadInput where the GPU is another one than the run's.
     """
     found = []
+    check_same_gpu(record.run["device"])
     for decision in record.store.decisions(record.id):
         if decision["installed"]:
             target = target_of(record, decision["target"])
@@ -82,16 +87,17 @@ def _measure(conductor: Conductor, kernels: list[Accepted]) -> GuardReport:
     workload, options = conductor.workload, conductor.options
     if workload is None:
         raise ValueError("the guard needs the workload")
-    return decide(
-        workload,
-        kernels,
-        options.rest,
-        lambda text, _share: conductor.say("guarding", text),
-        stop=conductor.control.stop,
-        time_limit=options.guard_time,
-        against_compile=options.baseline == "compile",
-        seed=options.seed,
-    )
+    with memory_told("measuring the model with and without its kernels"):
+        return decide(
+            workload,
+            kernels,
+            options.rest,
+            lambda text, _share: conductor.say("guarding", text),
+            stop=conductor.control.stop,
+            time_limit=options.guard_time,
+            against_compile=options.baseline == "compile",
+            seed=options.seed,
+        )
 
 
 def _store(conductor: Conductor, winners: dict[int, str], report: GuardReport | None) -> int:
@@ -99,11 +105,13 @@ def _store(conductor: Conductor, winners: dict[int, str], report: GuardReport | 
     record, store = conductor.record, conductor.record.store
     found = {d.target_fingerprint: d for d in report.decisions} if report else {}
     verdicts = {work.index: _verdicts(work) for work in conductor.works}
+    barred = {work.index: _host_code(work) for work in conductor.works}
     installed = 0
     with store.transaction():
         store.clear_decisions(record.id)
         for row in store.targets(record.id):
-            decision = _decision(row, winners, found, verdicts.get(row["index"], ""))
+            said = (verdicts.get(row["index"], ""), barred.get(row["index"], ""))
+            decision = _decision(row, winners, found, said)
             installed += decision["installed"]
             store.set_decision(record.id, row["index"], decision)
         if report is not None:
@@ -136,10 +144,24 @@ def _verdicts(work: Work) -> str:
     return ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
 
 
+def _host_code(work: Work) -> str:
+    """What is said of accepted torch extensions, which are never installed; else nothing."""
+    fast = [n.id for n in work.tree if work.accepted(n.id) and has_host_code(n)]
+    if not fast:
+        return ""
+    best = max(fast, key=work.speedup)
+    return (
+        f"host code is not installed ({best}, a torch extension, was accepted at "
+        f"{work.speedup(best):.2f} times eager's speed): only kernels with a launch plan are, so "
+        "write its device code as one; its source is in the run"
+    )
+
+
 def _decision(
-    row: dict[str, Any], winners: dict[int, str], found: dict[str, Any], verdicts: str
+    row: dict[str, Any], winners: dict[int, str], found: dict[str, Any], said: tuple[str, str]
 ) -> dict[str, Any]:
-    """One decision as in the run document."""
+    """One decision as in the run document; ``said``: of the candidates, and of host code."""
+    verdicts, host_code = said
     index, decided = row["index"], found.get(row["fingerprint"])
     base = {"target": index, "fingerprint": row["fingerprint"], "node": winners.get(index)}
     if decided is None:
@@ -147,11 +169,8 @@ def _decision(
         reason = f"kept original: no candidate was accepted ({verdicts or 'none judged'}; {why})"
         if row["record"].get("state") == "skipped":
             reason = f"kept original: {why}"
-        elif index in winners:
-            reason = (
-                "kept original: its winner is a torch extension, and only kernels with a launch "
-                "plan are installed; its source is in the run"
-            )
+        elif host_code:
+            reason = f"kept original: {host_code}"
         empty = dict.fromkeys(("isolated", "in_model", "fidelity"))
         return {**base, **empty, "installed": False, "reason": reason}
     return {**decided.to_document(), **base}

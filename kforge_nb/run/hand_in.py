@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from kforge_nb.backends import check_backend, language_of
+from kforge_nb.errors import BadInput
 from kforge_nb.judge.evaluation import Evaluation, Verdict
 from kforge_nb.run.control import Handed
 from kforge_nb.run.manual import candidate_from_cell, cell_lines
@@ -37,19 +39,38 @@ class KernelVerdict:
 
 
 def judge_source(
-    record: Record, conductor: Conductor | None, index: int, source: str
+    record: Record,
+    conductor: Conductor | None,
+    index: int,
+    source: str,
+    *,
+    backend: str = "auto",
+    allow_host_code: bool = False,
 ) -> KernelVerdict:
     """Judges a cell's source for one target and waits for the verdict.
 
     A live search judges it between two of its own candidates; for a run that has ended, a short
     session is opened that judges this one candidate and ends.
+
+    Raises BadInput or MissingTool where the backend does not fit the target or this machine, or
+    builds host code and that is not allowed.
     """
+    import torch
+
     from kforge_nb.run.begin import one_more
     from kforge_nb.run.reload import target_of
 
     target = target_of(record, index)
-    handed = Handed(index, candidate_from_cell(source, target))
-    if conductor is not None and conductor.alive:
-        conductor.control.hand_in(handed)
-        return KernelVerdict(index, handed.result.result())
-    return KernelVerdict(index, one_more(record, handed))
+    gpu, devices = torch.cuda.is_available(), (target.device,)
+    check_backend(backend, gpu=gpu, allow_host_code=allow_host_code, devices=devices)
+    language = language_of(backend, target.device)
+    handed = Handed(index, candidate_from_cell(source, target, language))
+    if conductor is None or not conductor.alive:
+        return KernelVerdict(index, one_more(record, handed, allow_host_code))
+    if language == "cuda_extension" and not conductor.options.allow_host_code:
+        raise BadInput(
+            f"run {record.name} is searching and was begun without --allow-host-code: wait until "
+            f"it has ended (%kforge wait {record.name}), or begin it with that option"
+        )
+    conductor.control.hand_in(handed)
+    return KernelVerdict(index, handed.result.result())

@@ -92,15 +92,31 @@ class Run(RunView):
         """``await run`` waits without blocking the event loop."""
         return asyncio.to_thread(self.wait).__await__()
 
-    def judge_kernel(self, target: int, source: str) -> KernelVerdict:
-        """Judges C++ source like any candidate of ``target`` and adds it to the tree.
+    def judge_kernel(
+        self,
+        target: int,
+        source: str,
+        *,
+        backend: str = "auto",
+        allow_host_code: bool = False,
+    ) -> KernelVerdict:
+        """Judges a source like any candidate of ``target`` and adds it to the tree.
 
+        ``backend`` says what the source is: ``cpp``, ``cupy_raw`` (CUDA with a plan) or
+        ``cuda_extension``, which needs ``allow_host_code``; ``auto`` follows the target's device.
         Blocks until the verdict is there. BadInput when the run has no such target or the source
         breaks the contract in a way that can be said beforehand.
         """
         from kforge_nb.run.hand_in import judge_source
 
-        return judge_source(self.record, self._conductor, target, source)
+        return judge_source(
+            self.record,
+            self._conductor,
+            target,
+            source,
+            backend=backend,
+            allow_host_code=allow_host_code,
+        )
 
     # -- using what it found ---------------------------------------------------------------
 

@@ -14,7 +14,7 @@ from kforge_nb.proposers.manual import manual_candidate
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from kforge_nb.candidates.candidate import Candidate
+    from kforge_nb.candidates.candidate import Candidate, Language
     from kforge_nb.targets.target import Target, TensorSpec
 
 __all__ = ["candidate_from_cell", "cell_lines", "signature_of"]
@@ -26,24 +26,32 @@ _C_TYPES = {
 }  # fmt: skip
 
 
-def candidate_from_cell(source: str, target: Target) -> Candidate:
-    """The candidate that a cell's C++ source describes.
+def candidate_from_cell(source: str, target: Target, language: Language = "cpp") -> Candidate:
+    """The candidate that a cell's source describes.
 
     Raises BadInput when no plan can be read off the source or the plan does not fit the target; the
     message shows the signature that does.
     """
     try:
-        return manual_candidate(source, None, target)
+        return manual_candidate(source, None, target, language)
     except ContractBreach as error:
         raise BadInput(
             f"the kernel breaks the contract: {error}. A signature that fits this target:\n"
-            f"{signature_of(target)}"
+            f"{signature_of(target, language)}"
         ) from None
 
 
-def signature_of(target: Target) -> str:
-    """A C++ signature that fits a target, with one scalar as an example."""
+def signature_of(target: Target, language: Language = "cpp") -> str:
+    """A signature that fits a target, with one scalar as an example."""
+    if language == "cuda_extension":
+        return "std::vector<at::Tensor> forward(std::vector<at::Tensor> inputs) { ... }"
     tensors = [*_pointers("in", target.inputs, "const "), *_pointers("out", target.outputs, "")]
+    if language == "cuda":
+        return (
+            "// kforge: n = numel(out0)\n// kforge: grid = ceil_div(n, 256)\n"
+            "// kforge: block = 256\n"
+            f'extern "C" __global__ void kernel({", ".join(tensors)}, int64_t n) {{ ... }}'
+        )
     return (
         "// kforge: n = numel(out0)\n"
         f'extern "C" void kernel({", ".join(tensors)}, int64_t n, int32_t nthreads) {{ ... }}'

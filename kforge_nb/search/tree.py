@@ -17,7 +17,7 @@ from kforge_nb.errors import DocumentError
 from kforge_nb.judge.evaluation import Evaluation, Verdict
 from kforge_nb.proposers.protocol import Action
 
-__all__ = ["REPAIRABLE", "SCHEMA", "Node", "Tree"]
+__all__ = ["REPAIRABLE", "SCHEMA", "Node", "Tree", "has_host_code"]
 
 SCHEMA = "kforge.tree/1"
 ACTIONS: frozenset[str] = frozenset(get_args(Action))
@@ -118,8 +118,11 @@ class Tree:
         return frozenset(self._digests)
 
     def best(self) -> Node | None:
-        """The fastest accepted node, else the fastest correct one; the earlier one on a tie."""
-        timed = [n for n in self if n.own_value is not None]
+        """The fastest accepted node, else the fastest correct one; the earlier one on a tie.
+
+        Candidates with host code are left out: they are judged and shown, and never installed.
+        """
+        timed = [n for n in self if n.own_value is not None and not has_host_code(n)]
         accepted = [n for n in timed if n.evaluation and n.evaluation.verdict is Verdict.ACCEPTED]
         return max(accepted or timed, key=lambda n: n.own_value or 0.0, default=None)
 
@@ -284,3 +287,8 @@ class Tree:
             raise ValueError(f"id {node_id!r} is not in its normal form {node.id!r}")
         self.record(node.id, str(row["digest"]), evaluation)
         self._next = after
+
+
+def has_host_code(node: Node) -> bool:
+    """Whether a node is a torch extension, as the judge marked it."""
+    return bool(node.evaluation and node.evaluation.resources.get("host_code"))
