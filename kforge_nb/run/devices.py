@@ -7,7 +7,7 @@ only looked at.
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
 from kforge_nb.errors import BadInput, KForgeError, MissingTool
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from kforge_nb.workload.capture import Workload
 
 __all__ = [
+    "check_same_gpu",
     "check_tools",
     "device_of_targets",
     "device_of_workload",
@@ -82,6 +83,23 @@ def _check_nvrtc(device: str) -> None:
         raise MissingTool(
             f"NVRTC cannot compile one line for {arch}: {built.distilled[:500]}; "
             "`%kforge doctor` checks it"
+        )
+
+
+def check_same_gpu(recorded: Mapping[str, Any]) -> None:
+    """BadInput where a run's kernels were measured on another GPU than the one that is here.
+
+    ``recorded`` are the device facts of the run. On another GPU nobody knows that they are faster.
+    MissingTool where there is no GPU at all.
+    """
+    if recorded.get("kind") != "cuda":
+        return
+    here = facts(str(recorded.get("device", "cuda:0")))
+    if (here["name"], here["arch"]) != (recorded.get("name"), recorded.get("arch")):
+        raise BadInput(
+            f"the kernels of this run were measured on {recorded.get('name')} "
+            f"({recorded.get('arch')}), and this machine has {here['name']} ({here['arch']}): "
+            "optimise here anew, since nobody knows that they are faster on it"
         )
 
 

@@ -13,9 +13,11 @@ from kforge_nb.candidates.candidate import Candidate, Kernel, LaunchPlan
 from kforge_nb.compilers import nvrtc
 from kforge_nb.errors import BadInput, MissingTool
 from kforge_nb.profile import device as facts_room
+from kforge_nb.run import devices
 from kforge_nb.run.begin import go_on
 from kforge_nb.run.building import build_for_model
 from kforge_nb.run.devices import (
+    check_same_gpu,
     check_tools,
     device_of_targets,
     device_of_workload,
@@ -162,3 +164,14 @@ def test_a_run_of_a_gpu_is_not_gone_on_with_where_there_is_none(stage, home, mon
     with pytest.raises(MissingTool, match="cuda:0 was asked for"):
         go_on(Run(StoreSource(record)), None)
     assert record.run == before
+
+
+def test_kernels_of_another_gpu_are_not_installed(monkeypatch):
+    """A kernel's figures are those of its GPU: elsewhere the message names both; a CPU is a CPU."""
+    here = {"name": "GPU B", "arch": "sm_80"}
+    monkeypatch.setattr(devices, "facts", lambda device: here)
+    recorded = {"kind": "cuda", "device": "cuda:0", "name": "GPU A", "arch": "sm_90"}
+    with pytest.raises(BadInput, match=r"GPU A \(sm_90\).*GPU B \(sm_80\)"):
+        check_same_gpu(recorded)
+    check_same_gpu({**recorded, **here})
+    check_same_gpu({"kind": "cpu", "name": "another"})
