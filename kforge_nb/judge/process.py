@@ -55,8 +55,12 @@ def _spawn(command: list[str], environment: dict[str, str], pass_fds: tuple[int,
 
 def _readable(descriptor: int, seconds: float) -> bool:
     """Whether there is something to read (or an end) within ``seconds``."""
+    return _ready(descriptor, select.POLLIN, seconds)
+
+
+def _ready(descriptor: int, event: int, seconds: float) -> bool:
     poll = select.poll()  # unlike select it takes descriptors above 1023
-    poll.register(descriptor, select.POLLIN)
+    poll.register(descriptor, event)
     return bool(poll.poll(math.ceil(seconds * 1e3)))
 
 
@@ -84,17 +88,23 @@ class Child:
             raise
         finally:
             os.close(theirs)
+        if self.popen.stdin is not None:  # a child that does not read must not hold us up
+            os.set_blocking(self.popen.stdin.fileno(), False)
         self.pid = self.popen.pid
         self._closed = False
 
-    def send(self, data: bytes) -> None:
-        """Write a command; raises Gone if nobody reads any more."""
+    def send(self, data: bytes, seconds: float = 60.0) -> None:
+        """Write a command; raises Gone if nobody reads any more, TooSlow if not in time."""
         if self.popen.stdin is None:
             raise Gone("the command pipe is closed")
+        deadline = time.monotonic() + seconds
         view = memoryview(data)
         try:
             while view:
-                view = view[self.popen.stdin.write(view) :]
+                left = deadline - time.monotonic()
+                if left <= 0 or not _ready(self.popen.stdin.fileno(), select.POLLOUT, left):
+                    raise TooSlow(f"a command was not read within {seconds:.3g} s")
+                view = view[self.popen.stdin.write(view) or 0 :]
         except OSError as problem:
             raise Gone(str(problem)) from problem
 

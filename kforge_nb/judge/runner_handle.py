@@ -108,7 +108,7 @@ class RunnerHandle:
             if self.child.unasked():
                 raise RunnerFailed(Verdict.SUSPICIOUS, "it wrote to the judge's pipe unasked")
             start = perf_counter()
-            self.child.send(message)
+            self.child.send(message, limit)
             data = self.child.receive(protocol.REPLY_BYTES, limit)
             wall = perf_counter() - start
             reply = protocol.unpack_reply(data, self._seq)

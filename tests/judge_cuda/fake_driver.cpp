@@ -64,7 +64,13 @@ T& parameter(void** p, int i) { return *static_cast<T*>(p[i]); }
   extern "C" __attribute__((visibility("default"))) void kernel_##name(void** p, const unsigned* grid)
 #define NEEDS_CONTEXT if (!state.current) return 201; if (state.sticky) return state.sticky
 
-API cuInit(unsigned) { state.started = true; return getenv("LC_ALL") == nullptr ? 999 : kOk; }
+API cuInit(unsigned) {
+  Dl_info self;
+  dladdr(reinterpret_cast<void*>(&cuInit), &self);
+  if (strstr(self.dli_fname, "stuck") != nullptr) pause();  // a copy by that name never starts
+  state.started = true;
+  return kOk;
+}
 API cuDriverGetVersion(int* v) { *v = 13000; return kOk; }
 API cuDeviceGetCount(int* n) { *n = 1; return state.started ? kOk : 3; }
 API cuDeviceGet(int* d, int i) { *d = i; return i == 0 ? kOk : 101; }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
@@ -337,6 +338,22 @@ def test_without_a_driver_it_is_said(target, timed, cubin):
         runner.close()
         for region in regions:
             region.close()
+
+
+def test_a_driver_that_never_starts_is_not_waited_for(run, fake, target, timed, tmp_path):
+    """Code larger than a pipe, for a process that does not read: the time limit still counts."""
+    stuck = tmp_path / "libstuck.so"
+    shutil.copy(fake, stuck)
+    large = tmp_path / "large.cubin"
+    large.write_text(CODE + " " * (1 << 20))
+    plan = one("twice")
+    limits = {"sandboxed": False, "start_seconds": 0.2, "call_seconds": 0.2}
+    with (
+        start(target, timed, plan, large, str(stuck), **limits) as loaded,
+        pytest.raises(RunnerFailed, match=r"no answer within 0\.4 s") as caught,
+    ):
+        loaded.load()
+    assert caught.value.verdict is Verdict.TIMED_OUT
 
 
 def test_the_sandbox_is_tried_once_and_reported(fake, run):
