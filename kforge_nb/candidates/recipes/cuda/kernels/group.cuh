@@ -4,41 +4,48 @@ static constexpr int RV = C / V;
 static constexpr int GV = PER * RV;
 static constexpr int PART_V = (GV + SPLIT - 1) / SPLIT;
 
-// f(row, position) of vector k of a group.
-template <class F> KF_INLINE void at(const Args& a, int group, int k, F f) {
-  const int row = k / RV;
-  const Row p(a, group * PER + row);
-  f(p, (k - row * RV) * V);
+// body(Count<N>, at) for vectors first to end of a group, N of each thread at once; at(u, f) calls
+// f(row, position in the row, vector). Long rows are gone through one after the other, so that what
+// is the same along a row is read once; short ones as if they were one.
+template <int N> struct Count { static constexpr int OF = N; };
+static constexpr bool LONG = RV >= 2 * U * BLOCK;
+
+template <class F> KF_INLINE void each_vector(const Args& a, int group, int first, int end, F body) {
+  if constexpr (LONG) {
+    for (int row = first / RV; row * RV < end; ++row) {
+      const Row p(a, group * PER + row);
+      const int low = row * RV, stop = min(end, low + RV);
+      int k = max(first, low) + threadIdx.x;
+      const auto at = [&](int u, auto f) { f(p, (k - low + u * BLOCK) * V, k + u * BLOCK); };
+      for (; k + (U - 1) * BLOCK < stop; k += U * BLOCK) body(Count<U>{}, at);
+      for (; k < stop; k += BLOCK) body(Count<1>{}, at);
+    }
+  } else {
+    int k = first + threadIdx.x;
+    const auto at = [&](int u, auto f) {
+      const int row = (k + u * BLOCK) / RV;
+      f(Row(a, group * PER + row), (k + u * BLOCK - row * RV) * V, k + u * BLOCK);
+    };
+    for (; k + (U - 1) * BLOCK < end; k += U * BLOCK) body(Count<U>{}, at);
+    for (; k < end; k += BLOCK) body(Count<1>{}, at);
+  }
 }
 
 // Moments of a part, which is left in shared memory where there is room for it.
 KF_INLINE Moments part_moments(const Args& a, int group, int part, Kept* room = nullptr) {
-  const int end = min(GV, (part + 1) * PART_V);
-  int k = part * PART_V + threadIdx.x;
-  Kept* place = room + threadIdx.x * V;
-  Moments m;
-  for (; k + (U - 1) * BLOCK < end; k += U * BLOCK) {
-    vf x[U];
+  const int first = part * PART_V;
+  Sums sums;
+  each_vector(a, group, first, min(GV, first + PART_V), [&](auto count, auto at) {
+    vf x[count.OF];
 #pragma unroll
-    for (int u = 0; u < U; ++u)
-      at(a, group, k + u * BLOCK, [&](const Row& p, int i) { x[u] = before<false>(p, i, All{}); });
-    m.take(x);
-    if (room != nullptr) {
-#pragma unroll
-      for (int u = 0; u < U; ++u) write<false>(place + u * BLOCK * V, x[u], All{});
-      place += U * BLOCK * V;
-    }
-  }
-  for (; k < end; k += BLOCK) {
-    vf x[1];
-    at(a, group, k, [&](const Row& p, int i) { x[0] = before<false>(p, i, All{}); });
-    m.take(x);
-    if (room != nullptr) {
-      write<false>(place, x[0], All{});
-      place += BLOCK * V;
-    }
-  }
-  return m;
+    for (int u = 0; u < count.OF; ++u)
+      at(u, [&](const Row& p, int i, int k) {
+        x[u] = before<false>(p, i, All{});
+        if (room != nullptr) write<false>(room + (k - first) * V, x[u], All{});
+      });
+    sums.take(x);
+  });
+  return sums.moments();
 }
 
 // A part's moments, merged over the block and written.
@@ -57,29 +64,31 @@ KF_INLINE void stats_task(const Args& a, float* partial, int group, int part, fl
   give_moments(part_moments(a, group, part), partial, group, part, shared);
 }
 
-template <bool S>
-KF_INLINE void apply_task(const Args& a, float mean, float factor, int group, int part) {
-  const vf middle = set(mean), scale = set(factor);
-  const int end = min(GV, (part + 1) * PART_V);
-  int k = part * PART_V + threadIdx.x;
-  for (; k + (U - 1) * BLOCK < end; k += U * BLOCK) {
-#pragma unroll
-    for (int u = 0; u < U; ++u)
-      at(a, group, k + u * BLOCK, [&](const Row& p, int i) {
-        after<S>(p, i, (before<S>(p, i, All{}) - middle) * scale, All{});
-      });
+// (x - mean) * factor; where the answer has 16 bits in one operation, as eager does it.
+struct Normal {
+  float mean, factor;
+  KF_INLINE vf operator()(const vf& x) const {
+    return FAST ? x * set(factor) + set(-mean * factor) : (x - set(mean)) * set(factor);
   }
-  for (; k < end; k += BLOCK)
-    at(a, group, k, [&](const Row& p, int i) {
-      after<S>(p, i, (before<S>(p, i, All{}) - middle) * scale, All{});
-    });
+};
+
+template <bool S>
+KF_INLINE void apply_task(const Args& a, const Normal& normal, int group, int part) {
+  const int first = part * PART_V;
+  each_vector(a, group, first, min(GV, first + PART_V), [&](auto count, auto at) {
+#pragma unroll
+    for (int u = 0; u < count.OF; ++u)
+      at(u, [&](const Row& p, int i, int) {
+        after<S>(p, i, normal(before<S>(p, i, All{})), All{});
+      });
+  });
 }
 
 template <bool S>
 KF_INLINE void apply_merged(const Args& a, const float* partial, int group, int part, float* shared) {
   Team<BLOCK, BLOCK> team(shared);
   const Moments m = of_group<BLOCK>(partial, group, team);
-  apply_task<S>(a, m.mean, deviation(m), group, part);
+  apply_task<S>(a, Normal{m.mean, deviation(m)}, group, part);
 }
 
 // Both halves in one launch. Blocks draw tasks in order: statistics of group g, then the
@@ -131,7 +140,7 @@ KF_INLINE void drawn_tasks(
       __threadfence();
     }
     __syncthreads();
-    const float mean = __ldcg(moments + 2 * group), factor = __ldcg(moments + 2 * group + 1);
-    apply_task<S>(a, mean, factor, group, part);
+    const Normal normal{__ldcg(moments + 2 * group), __ldcg(moments + 2 * group + 1)};
+    apply_task<S>(a, normal, group, part);
   }
 }

@@ -21,41 +21,40 @@ template <int LEFT> KF_INLINE void await_stage() {
 KF_INLINE vf kept_at(const Kept* room, int k) { return load<Kept, All, false>(room + k * V, All{}); }
 
 // One stage of a part that has arrived; every thread looks at what it copied itself.
-template <int AT> KF_INLINE void stage_moments(Moments& m, const Kept* room, int size) {
+template <int AT> KF_INLINE void stage_moments(Sums& sums, const Args& a, int group, int first,
+                                               int end, const Kept* room) {
   if constexpr (AT < STAGES) {
     await_stage<STAGES - 1 - AT>();
-    const int stop = min(size, (AT + 1) * STAGE * BLOCK);
-    int k = AT * STAGE * BLOCK + threadIdx.x;
-    for (; k + (U - 1) * BLOCK < stop; k += U * BLOCK) {
-      vf x[U];
+    const int from = first + AT * STAGE * BLOCK, stop = min(end, from + STAGE * BLOCK);
+    each_vector(a, group, from, stop, [&](auto count, auto at) {
+      vf x[count.OF];
 #pragma unroll
-      for (int u = 0; u < U; ++u) x[u] = kept_at(room, k + u * BLOCK);
-      m.take(x);
-    }
-    for (; k < stop; k += BLOCK) {
-      vf x[1];
-      x[0] = kept_at(room, k);
-      m.take(x);
-    }
-    stage_moments<AT + 1>(m, room, size);
+      for (int u = 0; u < count.OF; ++u)
+        at(u, [&](const Row&, int, int k) { x[u] = kept_at(room, k - first); });
+      sums.take(x);
+    });
+    stage_moments<AT + 1>(sums, a, group, first, end, room);
   }
 }
 
 // The whole part is asked for at once, past the registers; its moments follow as it arrives.
 KF_INLINE Moments copied_moments(const Args& a, int group, int part, Kept* room) {
-  const int first = part * PART_V, size = min(GV, first + PART_V) - first;
-#pragma unroll
+  const int first = part * PART_V, end = min(GV, first + PART_V);
+#pragma unroll 1
   for (int s = 0; s < STAGES; ++s) {
-    const int stop = min(size, (s + 1) * STAGE * BLOCK);
-#pragma unroll 4
-    for (int k = s * STAGE * BLOCK + threadIdx.x; k < stop; k += BLOCK)
-      at(a, group, first + k,
-         [&](const Row& p, int i) { copy_later(room + k * V, source_of(p, i)); });
+    const int from = first + s * STAGE * BLOCK, stop = min(end, from + STAGE * BLOCK);
+    each_vector(a, group, from, stop, [&](auto count, auto at) {
+#pragma unroll
+      for (int u = 0; u < count.OF; ++u)
+        at(u, [&](const Row& p, int i, int k) {
+          copy_later(room + (k - first) * V, source_of(p, i));
+        });
+    });
     end_stage();
   }
-  Moments m;
-  stage_moments<0>(m, room, size);
-  return m;
+  Sums sums;
+  stage_moments<0>(sums, a, group, first, end, room);
+  return sums.moments();
 }
 
 template <bool KEEP>
@@ -91,24 +90,23 @@ KF_INLINE int awaited(int* state, int group) {
 
 template <bool S>
 KF_INLINE void apply_kept(
-    const Args& a, const Kept* room, float mean, float factor, int group, int part) {
-  const vf middle = set(mean), scale = set(factor);
-  const int first = part * PART_V, size = min(GV, first + PART_V) - first;
-#pragma unroll U
-  for (int k = threadIdx.x; k < size; k += BLOCK)
-    at(a, group, first + k, [&](const Row& p, int i) {
-      after<S>(p, i, (kept_at(room, k) - middle) * scale, All{});
-    });
+    const Args& a, const Kept* room, const Normal& normal, int group, int part) {
+  const int first = part * PART_V;
+  each_vector(a, group, first, min(GV, first + PART_V), [&](auto count, auto at) {
+#pragma unroll
+    for (int u = 0; u < count.OF; ++u)
+      at(u, [&](const Row& p, int i, int k) {
+        after<S>(p, i, normal(kept_at(room, k - first)), All{});
+      });
+  });
 }
 
 template <bool S>
 KF_INLINE void kept_tasks(const Args& a, float* partial, int* state, float* shared, Kept* room) {
   __shared__ int drawn, more[SPLIT];
-  int next = 0;  // known to one thread; drawn only while nothing is waited for
-  if (threadIdx.x == 0) next = atomicAdd(state, 1);
   for (;;) {
     __syncthreads();
-    if (threadIdx.x == 0) drawn = next;
+    if (threadIdx.x == 0) drawn = atomicAdd(state, 1);
     __syncthreads();
     const int own = drawn, group = own / SPLIT;
     if (own >= GROUPS * SPLIT) return;
@@ -121,12 +119,10 @@ KF_INLINE void kept_tasks(const Args& a, float* partial, int* state, float* shar
       if (more[helped] < 0) break;
       give_part<false>(a, partial, state, more[helped], shared, room);
     }
-    if (threadIdx.x == 0) next = atomicAdd(state, 1);
     Team<BLOCK, BLOCK> team(shared);
     const Moments m = of_group<BLOCK>(partial, group, team);
-    const float factor = deviation(m);
-    apply_kept<S>(a, room, m.mean, factor, group, own % SPLIT);
-    for (int k = 0; k < helped; ++k)
-      apply_task<S>(a, m.mean, factor, group, more[k] % SPLIT);
+    const Normal normal{m.mean, deviation(m)};
+    apply_kept<S>(a, room, normal, group, own % SPLIT);
+    for (int k = 0; k < helped; ++k) apply_task<S>(a, normal, group, more[k] % SPLIT);
   }
 }

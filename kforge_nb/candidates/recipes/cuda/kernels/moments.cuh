@@ -1,5 +1,5 @@
-// Mean and sum of squared distances to it, merged by Chan's formula: chunks of values in registers
-// by two passes over them, then the chunks of a thread, then the threads of a block.
+// Mean and sum of squared distances to it, merged by Chan's formula: the threads of a block, the
+// blocks of a group.
 struct Moments {
   float n = 0.0f, mean = 0.0f, m2 = 0.0f;
 
@@ -9,18 +9,38 @@ struct Moments {
     m2 += squares + delta * delta * n * share;
     n = total;
   }
-  // N vectors at once.
+};
+
+// Sums of a thread's values and of their squares, both counted from the mean of its first values: so
+// far from 0 as the data may be, no digits are lost.
+struct Sums {
+  float pivot = 0.0f, n = 0.0f;
+  vf sum = set(0.0f), squares = set(0.0f);
+
   template <int N> KF_INLINE void take(const vf (&x)[N]) {
-    float sum = 0.0f, squares = 0.0f;
+    if (n == 0.0f) {
+      float first = 0.0f;
 #pragma unroll
-    for (int u = 0; u < N; ++u) sum += sum_in(x[u]);
-    const float middle = sum / float(N * V);
+      for (int u = 0; u < N; ++u) first += sum_in(x[u]);
+      pivot = first / float(N * V);
+    }
 #pragma unroll
     for (int u = 0; u < N; ++u) {
-      const vf d = x[u] - set(middle);
-      squares += sum_in(d * d);
+#pragma unroll
+      for (int k = 0; k < V; ++k) {
+        const float d = x[u].v[k] - pivot;
+        sum.v[k] += d;
+        squares.v[k] += d * d;
+      }
     }
-    merge(float(N * V), middle, squares);
+    n += float(N * V);
+  }
+  KF_INLINE Moments moments() const {
+    Moments m;
+    if (n == 0.0f) return m;
+    const float all = sum_in(sum), off = all / n;
+    m.n = n, m.mean = pivot + off, m.m2 = sum_in(squares) - all * off;
+    return m;
   }
 };
 
