@@ -35,6 +35,50 @@ std::vector<at::Tensor> forward(std::vector<at::Tensor> inputs) {
 """
 )
 
+MANY_CPU = """#include <ATen/core/Tensor.h>
+#include <ATen/ops/empty_like.h>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <fcntl.h>
+#include <stdexcept>
+#include <sys/socket.h>
+#include <unistd.h>
+#include <vector>
+
+// What it does is said by its second input: the tests need many manners and one compile.
+std::vector<at::Tensor> forward(std::vector<at::Tensor> inputs) {
+  const at::Tensor& x = inputs[0];
+  const int64_t mode = *inputs[1].const_data_ptr<int64_t>();
+  at::Tensor y = at::empty_like(x);
+  const float* a = x.const_data_ptr<float>();
+  float* o = y.mutable_data_ptr<float>();
+  int64_t n = x.numel();
+  if (mode == 1) return {x.clone()};
+  if (mode == 2) return {x};
+  if (mode == 3) return {};
+  if (mode == 4) n /= 2;
+  if (mode == 5) throw std::runtime_error("it gives up");
+  if (mode == 6) *reinterpret_cast<volatile int*>(8) = 1;
+  if (mode == 7 && fork() == 0) _exit(0);
+  if (mode == 8) socket(AF_INET, SOCK_STREAM, 0);
+  if (mode == 9 && open("/tmp/kforge-was-here", O_CREAT | O_WRONLY, 0600) < 0)
+    throw std::runtime_error("could not open a file");
+  if (mode == 10)
+    for (volatile int k = 1; k;) {
+    }
+  if (mode == 11)
+    for (;;) {
+      char* p = new char[1 << 26];
+      memset(p, 1, 1 << 26);
+      o[0] = p[n];
+    }
+  for (int64_t i = 0; i < n; ++i) o[i] = a[i] / (1.0f + std::exp(-a[i]));
+  return {y};
+}
+"""
+
 SILU_CUDA = (
     HEAD
     + """#include <c10/cuda/CUDAStream.h>

@@ -65,7 +65,10 @@ extern "C" int kforge_confine(const char* lines, char* last_words, uint32_t magi
   sigaction(SIGSYS, &action, nullptr);
   int held = sandbox::no_new_privileges() ? 1 : 0;
   if (restrict_files(lines)) held |= 2;
-  const uint32_t refuse = quiet ? sandbox::errno_of(EPERM) : sandbox::kTrap;
-  if (install_everywhere(sandbox::process_filter(refuse))) held |= 4;
+  sandbox::Program filter = sandbox::process_filter();
+  for (sock_filter& step : filter)
+    if (quiet && step.code == (BPF_RET | BPF_K) && step.k == sandbox::kTrap)
+      step.k = sandbox::errno_of(EPERM);
+  if (install_everywhere(filter)) held |= 4;
   return held;
 }

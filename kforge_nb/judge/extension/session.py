@@ -169,8 +169,16 @@ class ExtensionRunner(RunnerHandle):
         return perf_counter() - start, reply.nanos * 1e-9
 
     def _refused(self, op: IntEnum, reply: Reply) -> Exception:
-        verdict = _VERDICTS.get(reply.value)
-        return super()._refused(op, reply) if verdict is None else RunnerFailed(verdict, reply.text)
+        """What the worker found, or what the candidate raised."""
+        if reply.value in _VERDICTS:
+            return RunnerFailed(_VERDICTS[reply.value], reply.text)
+        if reply.text.startswith("MemoryError"):
+            had = f"it had {self._memory >> 20} MiB"
+            return RunnerFailed(Verdict.CRASHED, f"it ran out of memory; {had}")
+        if reply.text.startswith("OutOfMemoryError"):
+            return RunnerFailed(Verdict.UNDECIDED, f"no device memory was left: {reply.text}")
+        doing = "loading it" if op in (Op.LOAD, Op.BIND) else "forward"
+        return RunnerFailed(Verdict.CRASHED, f"{doing} raised {reply.text}")
 
     def _fault_words(self) -> str:
         mib = self._memory >> 20
