@@ -29,6 +29,7 @@ _ASSEMBLY = {
     r'asm\("cvt\.rn\.bf16x2[^;]*;" : [^;]*;': "r = to_bf16(low) | uint32_t(to_bf16(high)) << 16;",
     r'asm\("cvt\.rn\.f16x2[^;]*;" : [^;]*;': "r = to_f16(low) | uint32_t(to_f16(high)) << 16;",
     r'asm\("ex2\.approx[^;]*;" : [^;]*;': "y = exp2f(x);",
+    r'asm\("max\.NaN\.f32[^;]*;" : [^;]*;': "r = a != a || b != b ? NAN : a > b ? a : b;",
     r"extern __shared__ float4 room\[\];": "static float4 room[16384];",
     r'asm volatile\("cp\.async\.cg[^;]*;" : : [^;]*;': "memcpy(to, from, 16); (void)place;",
     r'asm volatile\("cp\.async\.\w+[^;]*;" : : [^;]*;': "",

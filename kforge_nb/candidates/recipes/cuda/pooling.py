@@ -43,7 +43,7 @@ class CudaPooling:
         return Match(self.name, target, roles, facts)
 
     def parameters(self, match: Match) -> dict[str, list[Any]]:
-        """Threads a block; results a thread, channels a thread, or threads a plane."""
+        """Results a thread and elements an access; channels a thread; or threads a plane; block."""
         window, way = _known(match)
         found: dict[str, list[Any]] = {}
         if way == "last":
@@ -56,7 +56,8 @@ class CudaPooling:
             options = [best, best // 2, best * 2, best // 4]
             found["threads"] = [t for t in options if 1 <= t <= 1024]
         else:
-            found["each"] = [2, 4, 1, 8]
+            found["each"] = [4, 2, 8, 1]
+            found["vector"] = _plane_widths(window)
         return {**found, "block": [256, 128, 512]}
 
     def emit(self, match: Match, params: Params) -> Candidate:
@@ -66,7 +67,7 @@ class CudaPooling:
         oh, ow = match.target.outputs[0].shape[2:]
         block = max(32, params["block"])
         constants: dict[str, emit.Constant] = {
-            "V": ("int", params.get("vector", 1)),
+            "V": ("int", _width(window, way, params)),
             "FAST": ("bool", emit.short_answers(match.target)),
             "BLOCK": ("int", block),
             "MAX": ("bool", window.maximum),
@@ -97,6 +98,22 @@ class CudaPooling:
         texts = [f"using X = {x};\nusing Index = {index};", emit.kernel_text("pool.cuh")]
         text = emit.source(constants, texts, [entry], match.target.name)
         return emit.candidate(match, params, text, [entry], None, match.roles)
+
+
+def _plane_widths(window: Window) -> list[int]:
+    """Elements of a line read at once, best first; lines must start and end on them."""
+    best = 16 // window.leaf.dtype.itemsize
+    parts = (window.leaf.shape[3], window.leaf.view.storage_offset())
+    found = [w for w in (best, best // 2, 2, 1) if all(part % w == 0 for part in parts)]
+    return list(dict.fromkeys(found))[:3]
+
+
+def _width(window: Window, way: str, params: Params) -> int:
+    """The width chosen, or in planes the widest below it on which every window starts."""
+    width = int(params.get("vector", 1))
+    while way == "planes" and width > 1 and params["each"] * window.stride[1] % width:
+        width //= 2
+    return width
 
 
 def _work(

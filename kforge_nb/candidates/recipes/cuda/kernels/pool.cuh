@@ -1,7 +1,12 @@
 // Max and average pooling. PLANES: a thread makes OUT neighbouring results of a line, so that windows
 // which overlap are read once. LAST: a thread makes V channels of one result. ROWSUM: T threads share
 // a window that covers a whole plane.
-KF_INLINE float better(float m, float x) { return (x > m || x != x) ? x : m; }
+KF_INLINE float better(float a, float b) {  // the larger; NaN where one is NaN
+  float r;
+  asm("max.NaN.f32 %0, %1, %2;" : "=f"(r) : "f"(a), "f"(b));
+  return r;
+}
+KF_INLINE float joined(float m, float x) { return MAX ? better(m, x) : m + x; }
 
 template <class F> KF_INLINE void window(int oh, int ow, F f) {
 #pragma unroll
@@ -35,15 +40,36 @@ template <bool S> KF_INLINE void pool_last(const X* x, X* out) {
     window(oh, ow, [&](int h, int w) {
       const vf v = load(x + ((size_t(n) * H + h) * Wd + w) * C + i, All{});
 #pragma unroll
-      for (int k = 0; k < V; ++k) m.v[k] = MAX ? better(m.v[k], v.v[k]) : m.v[k] + v.v[k];
+      for (int k = 0; k < V; ++k) m.v[k] = joined(m.v[k], v.v[k]);
     });
     if (!MAX) m = m * set(share_of(oh, ow));
     write<S>(out + size_t(pixel) * C + i, m, All{});
   }
 }
 
+// OUT neighbours of a line of results, in one access where lines start on it.
+template <class T> KF_INLINE void put_line(T* out, const float (&m)[OUT], int there) {
+  constexpr int WORDS = OUT * sizeof(T) < 4 ? 1 : OUT * sizeof(T) / 4;
+  if constexpr (OW % OUT == 0 && OUT * sizeof(T) % 4 == 0) {
+    uint32_t w[WORDS];
+#pragma unroll
+    for (int k = 0; k < WORDS; ++k) {
+      if constexpr (sizeof(T) == 4) w[k] = __float_as_uint(m[k]);
+      else w[k] = pair(T{}, m[2 * k], m[2 * k + 1]);
+    }
+    send<false, WORDS>(out, w);
+  } else {
+#pragma unroll
+    for (int o = 0; o < OUT; ++o)
+      if (o < there) put(out + o, m[o]);
+  }
+}
+
+// The lines of a window are joined first, then their columns; V columns are read at once, from a
+// multiple of V on.
 KF_INLINE void pool_planes(const X* x, X* out) {
   constexpr int LINE = (OW + OUT - 1) / OUT, SPAN = (OUT - 1) * SW + KW;
+  constexpr int LEFT = (PW + V - 1) / V * V, OFF = LEFT - PW, NV = (OFF + SPAN + V - 1) / V;
   constexpr Index TOTAL = Index(N) * C * OH * LINE;
   for (Index t = Index(blockIdx.x) * BLOCK + threadIdx.x; t < TOTAL; t += Index(gridDim.x) * BLOCK) {
     const Index line = t / LINE;
@@ -51,27 +77,30 @@ KF_INLINE void pool_planes(const X* x, X* out) {
     const Index plane = line / OH;
     const int oh = int(line - plane * OH);
     const X* const p = x + size_t(plane) * H * Wd;
-    float m[OUT];
+    float columns[NV * V], m[OUT];
 #pragma unroll
-    for (int o = 0; o < OUT; ++o) m[o] = MAX ? -INFINITY : 0.0f;
+    for (int k = 0; k < NV * V; ++k) columns[k] = MAX ? -INFINITY : 0.0f;
 #pragma unroll
     for (int kh = 0; kh < KH; ++kh) {
       const int h = oh * SH - PH + kh;
       if (h < 0 || h >= H) continue;
-      float v[SPAN];
 #pragma unroll
-      for (int k = 0; k < SPAN; ++k) {
-        const int w = ow * SW - PW + k;
-        v[k] = w >= 0 && w < Wd ? one(p + h * Wd + w) : (MAX ? -INFINITY : 0.0f);
+      for (int j = 0; j < NV; ++j) {
+        const int w = ow * SW - LEFT + j * V;
+        if (w < 0 || w >= Wd) continue;
+        const vf found = load(p + h * Wd + w, All{});
+#pragma unroll
+        for (int k = 0; k < V; ++k) columns[j * V + k] = joined(columns[j * V + k], found.v[k]);
       }
-#pragma unroll
-      for (int o = 0; o < OUT; ++o)
-#pragma unroll
-        for (int k = 0; k < KW; ++k) m[o] = MAX ? better(m[o], v[o * SW + k]) : m[o] + v[o * SW + k];
     }
 #pragma unroll
-    for (int o = 0; o < OUT; ++o)
-      if (ow + o < OW) put(out + size_t(line) * OW + ow + o, MAX ? m[o] : m[o] * share_of(oh, ow + o));
+    for (int o = 0; o < OUT; ++o) {
+      m[o] = columns[OFF + o * SW];
+#pragma unroll
+      for (int k = 1; k < KW; ++k) m[o] = joined(m[o], columns[OFF + o * SW + k]);
+      if (!MAX) m[o] *= share_of(oh, ow + o);
+    }
+    put_line(out + size_t(line) * OW + ow, m, OW - ow);
   }
 }
 
