@@ -86,6 +86,7 @@ static float __uint_as_float(uint32_t x) { float y; memcpy(&y, &x, 4); return y;
 static uint32_t __float_as_uint(float x) { uint32_t y; memcpy(&y, &x, 4); return y; }
 static float __int_as_float(int x) { return __uint_as_float(uint32_t(x)); }
 static double __longlong_as_double(long long x) { double y; memcpy(&y, &x, 8); return y; }
+static float rsqrtf(float x) { return 1.0f / sqrtf(x); }
 static float __fdividef(float x, float y) { return x / y; }
 template <class T> static T min(T a, T b) { return a < b ? a : b; }
 template <class T> static T max(T a, T b) { return a > b ? a : b; }

@@ -28,6 +28,7 @@ KF_INLINE float exp2_fast(float x) {
 KF_INLINE float exp_short(float x) { return exp2_fast(x * 1.44269504f); }
 KF_INLINE float exp_any(float x) { return FAST ? exp_short(x) : expf(x); }
 KF_INLINE float quotient(float x, float y) { return FAST ? __fdividef(x, y) : x / y; }
+KF_INLINE float one_over_root(float x) { return FAST ? rsqrtf(x) : 1.0f / sqrtf(x); }
 // Without a cancellation where tanh is near -1: x (1 + tanh u) / 2 = x / (1 + exp(-2u)).
 KF_INLINE float gelu_tanh_of(float x) {
   const float u = x * (x * x * (-2.0f * 0.7978845608f * 0.044715f) - 2.0f * 0.7978845608f);

@@ -69,4 +69,4 @@ KF_INLINE Moments of_group(const float* partial, int group, Teams& team) {
   }
   return merged(team, m, pivot);
 }
-KF_INLINE float deviation(const Moments& m) { return 1.0f / sqrtf(m.m2 / m.n + EPS); }
+KF_INLINE float deviation(const Moments& m) { return one_over_root(m.m2 / m.n + EPS); }

@@ -15,7 +15,7 @@ template <bool S> KF_INLINE void norm_rows(const Args& a, float* shared, float* 
       });
       square = team.template all<Sum>(sum) / float(C);
     }
-    const float scale = 1.0f / sqrtf(square + EPS);
+    const float scale = one_over_root(square + EPS);
     sweep<false, S, true>(p, lane, s, [&](int i, vf& x) {
       after<S>(p, i, CENTRE ? (x - set(mean)) * set(scale) : x * set(scale), All{});
     });
