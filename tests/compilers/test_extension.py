@@ -193,7 +193,7 @@ def test_errors_of_nvcc_and_of_its_assembler_are_distilled(tmp_path: Path) -> No
 
 
 def test_one_architecture_and_no_environment_of_the_user(tmp_path: Path, monkeypatch) -> None:
-    """The compiler gets flags of one architecture, and nothing that the user's environment holds."""
+    """Flags are of one architecture, and nothing of the user's environment reaches nvcc."""
     monkeypatch.setenv("SECRET_KEY", "sk-123")
     monkeypatch.setenv("TORCH_CUDA_ARCH_LIST", "7.0;8.0")
     toolkit = _fake_nvcc(tmp_path, 'echo "args: $*"; env; exit 1')
