@@ -88,7 +88,7 @@ def pointwise_parameters(code: RowCode, target: Target) -> dict[str, list[Any]]:
     size = sum(prod(o.shape) * (4 if o.dtype == "float32" else 2) for o in target.outputs)
     own: dict[str, list[Any]] = {
         "tile": [8192, 32768, 2048],
-        "ahead": [0, 512, 1024],
+        "ahead": [1024, 0, 4096] if size >= render.FARTHER else [0, 512, 1024],
         "unroll": [2, 4, 1],
     }
     return render.common_parameters(size, code.streamable(), own)
