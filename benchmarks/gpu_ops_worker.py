@@ -116,20 +116,23 @@ class Bench:
     def search(self) -> tuple[Try | None, list[str], int]:
         """The best of a few parameter sets: every single change of the best guess, then mixtures.
 
-        Mixtures put together the changes that won by themselves, the largest gains first.
+        Mixtures put together the changes that won by themselves, the largest gains first. Of the
+        families that come later only the best guess is tried.
         """
-        known = find(self.target)
-        if known is None:
+        known = matches(self.target)
+        if not known:
             return None, [], 0
-        family, match = known
+        family, match = known[0]
         sets = single_changes(family, match)[: self.options.tries]
         found = self._all(family, match, sets)
         good = [(t, p) for t, p in found if isinstance(t, Try)]
         start = good[0][0].us if good and good[0][1] == sets[0] else float("inf")
         more = _mixtures(sets[0], [(t.us, p) for t, p in good], start)
         found += self._all(family, match, more)
+        for other, matched in known[1:]:
+            found += self._all(other, matched, [default_params(other, matched)])
         good = [(t, p) for t, p in found if isinstance(t, Try)]
-        wrong = [f"{family.name} {p}: {t}" for t, p in found if isinstance(t, str)]
+        wrong = [f"{p}: {t}" for t, p in found if isinstance(t, str)]
         best = min((t for t, _ in good), key=lambda t: t.us, default=None)
         return best, wrong, len(found)
 
@@ -143,7 +146,7 @@ class Bench:
             if digest not in self.seen:
                 distinct.setdefault(digest, params)
         self.seen |= set(distinct)
-        build_ahead(family, match, list(distinct.values()), self.options.cache, wait=True)
+        build_ahead(family, match, list(distinct.values()), self.options.cache)
         return [(self._try(family, match, params), params) for params in distinct.values()]
 
     def _try(self, family: Any, match: Any, params: dict[str, Any]) -> Try | str:
@@ -188,13 +191,10 @@ def compiled(case: Case, inputs: list[torch.Tensor]) -> Callable[[], object]:
     return lambda: call(*inputs)
 
 
-def find(target: Any) -> tuple[Any, Any] | None:
-    """The first CUDA family that takes the target, and its match."""
-    for family in cuda_families():
-        match = family.match(target)
-        if match is not None:
-            return family, match
-    return None
+def matches(target: Any) -> list[tuple[Any, Any]]:
+    """The CUDA families that take the target, in the order in which they are asked."""
+    found = [(family, family.match(target)) for family in cuda_families()]
+    return [(family, match) for family, match in found if match is not None]
 
 
 def single_changes(family: Any, match: Any) -> list[dict[str, Any]]:
@@ -223,26 +223,23 @@ def _mixtures(
     return mixed[:8]
 
 
-def build_ahead(
-    family: Any, match: Any, sets: list[dict[str, Any]], cache: Path, *, wait: bool
-) -> None:
+def build_ahead(family: Any, match: Any, sets: list[dict[str, Any]], cache: Path) -> None:
     """Fill the cache of cubins; the compilers run side by side in processes of their own."""
     waiting = []
     for params in sets:
         candidate = family.emit(match, params)
         names = tuple(kernel.name for kernel in candidate.plan.kernels)
         waiting.append(_POOL.submit(build_cuda, candidate.source, names, cache=cache))
-    if wait:
-        for future in waiting:
-            future.exception()  # a failure is met, and named, when the candidate is tried
+    for future in waiting:
+        future.exception()  # a failure is met, and named, when the candidate is tried
 
 
 def prepare(case: Case, options: Options) -> None:
     """Fill the cache of cubins with what a case tries first."""
-    known = find(make_target(case.fn, case.build("cuda"), case.name))
-    if known is not None:
-        sets = single_changes(*known)[: options.tries]
-        build_ahead(*known, sets, options.cache, wait=True)
+    known = matches(make_target(case.fn, case.build("cuda"), case.name))
+    for place, (family, match) in enumerate(known):
+        sets = single_changes(family, match)[: options.tries if place == 0 else 1]
+        build_ahead(family, match, sets, options.cache)
 
 
 def _poison(outputs: list[torch.Tensor], loaded: LoadedPlan) -> None:
