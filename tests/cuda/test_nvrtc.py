@@ -133,3 +133,28 @@ def test_without_nvrtc_one_line_says_what_to_install(monkeypatch: pytest.MonkeyP
     assert "\n" not in str(caught.value)
     monkeypatch.undo()
     nvrtc._find.cache_clear()
+
+
+def test_spills_of_each_kernel_are_told(nvrtc_cache: Path) -> None:
+    """Where the registers do not suffice, the report says by how many bytes, kernel by kernel."""
+    crowded = """
+extern "C" __global__ void __launch_bounds__(1024, 2) crowded(const float* x, float* y) {
+  float kept[96];
+#pragma unroll
+  for (int i = 0; i < 96; ++i) kept[i] = x[i * 1024 + threadIdx.x];
+  float sum = 0;
+#pragma unroll
+  for (int i = 0; i < 96; ++i)
+#pragma unroll
+    for (int j = 0; j < 4; ++j) sum = fmaf(sum, kept[i], kept[(i * 37 + j) % 96]);
+  y[threadIdx.x] = sum;
+}
+"""
+    built = build_cuda(GOOD + crowded, ("twice", "crowded"), cache=nvrtc_cache, arch="sm_90")
+    assert isinstance(built, CudaBuilt), built
+    tight, free = built.resources["crowded"], built.resources["twice"]
+    assert tight.registers <= 32
+    assert tight.spill_stores > 0
+    assert tight.spill_loads > 0
+    assert tight.stack >= tight.spill_stores // 2
+    assert (free.spill_stores, free.spill_loads, free.stack) == (0, 0, 0)
