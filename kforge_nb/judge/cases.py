@@ -210,7 +210,7 @@ def _fake(trick: str, case: Case, first: Expected, expected: Expected) -> torch.
     if trick == "all zeros":
         return torch.zeros_like(like)
     if trick == "one constant":
-        value = first.eager.reshape(-1)[:1]
+        value = first.eager.reshape(-1)[:1].to(like.device)
         return value.expand(like.numel()).reshape(like.shape) if value.numel() else None
     given = case.inputs[int(trick.removeprefix("its input in"))]
     same = given.dtype == like.dtype and given.numel() == like.numel()
