@@ -139,6 +139,21 @@ def test_a_runner_whose_events_disagree_is_suspicious(inputs):
     assert "events" in ruled.reason
 
 
+def test_other_work_on_the_device_is_noticed(inputs):
+    """Flushes that take longer than they do alone tell of somebody else."""
+
+    class Disturbed(_Side):
+        def batch(self, replays: int, empty: bool) -> tuple[float, float]:
+            wall, device = super().batch(replays, empty)
+            factor = self.random.choice((1.0, 1.5, 1.6))
+            return wall * factor, device * factor
+
+    quiet = _session(inputs, _Side(1e-4, 0.02, 21), _Side(3e-4, 0.02, 22))
+    busy = _session(inputs, Disturbed(1e-4, 0.02, 23), Disturbed(3e-4, 0.02, 24))
+    assert quiet.foreign < 0.05
+    assert busy.foreign > 0.2
+
+
 def test_stop_ends_a_session(inputs):
     """Stop is asked after each pair."""
     found = _session(inputs, _Side(1e-4, 0.3, 15), _Side(1e-4, 0.3, 16), stop=lambda: True)

@@ -97,13 +97,17 @@ class CudaPlace:
         self.builds = cache_dir() / "cuda"
         self.flush = build_flush(self.builds, self.arch)
         self._lock = device_lock(device)
-        with self._lock.timing():
-            self.calibration = calibrate(device)
         self._calls: dict[str, int] = {}
         self._spares: dict[int, CudaCandidate] = {}
         self._meant: dict[CudaCandidate, tuple[ResolvedPlan, Path]] = {}
         self._spares_lock = threading.Lock()
         self.worker = BaselineWorker(folder, threads, {FLUSH_VARIABLE: str(self.flush)})
+        try:
+            with self._lock.timing():
+                self.calibration = calibrate(device)
+        except BaseException:
+            self.worker.close()
+            raise
 
     # ---- who waits for whom ----------------------------------------------------------------
 
@@ -243,8 +247,11 @@ class CudaPlace:
         against = CudaBaselineSide(self.worker, key, baseline)
         calls = self._calls[key]
         session = run_cuda_session(ours, against, timed, plan, calls, loaded.fetch, stop)
-        figures = {"calls_in_a_graph": calls, f"timed_{baseline}": against.how}
-        return session, figures
+        return session, {
+            "calls_in_a_graph": calls,
+            f"timed_{baseline}": against.how,
+            "foreign_load": round(session.foreign, 3),
+        }
 
     def call_time(self, loaded: CudaCandidate, key: str, baseline: str) -> Comparison:
         """Both sides' calls made one by one from the host, without graphs."""

@@ -177,6 +177,7 @@ def run_cuda_session(
             if session.decision is not None or session.stopped or late:
                 break
     session.disagreement = _disagreement(tallies[0])
+    session.foreign = max(_disturbed(tally.empty) for tally in tallies)
     session.seconds = time.monotonic() - start
     return session
 
@@ -250,6 +251,11 @@ def _keep(session: Session, probe: Probe, plan: Plan, source: random.Random) -> 
         session.probes.append(probe)
     else:
         session.probes[source.randrange(plan.probes)] = probe
+
+
+def _disturbed(empty: list[float]) -> float:
+    """The share of the device that others used: a flush takes the same time while it is alone."""
+    return max(0.0, 1.0 - min(empty) / plain.median(empty))
 
 
 def _disagreement(tally: _Tally) -> str | None:
