@@ -37,11 +37,12 @@ class TimedInputs:
         seen: list[torch.Tensor],
         generator: torch.Generator,
         most: int = MAX_SLOTS,
+        least: int = MIN_SLOTS,
     ) -> None:
         self.specs = list(specs)
         self.layout = InputLayout(specs)
         stride = self.layout.stride
-        self.slots = max(MIN_SLOTS, min(most, TOTAL_BYTES // stride))
+        self.slots = max(least, min(most, TOTAL_BYTES // stride))
         self.region = Region(stride * self.slots, "timed")
         self._rows = [self._slot_rows(i) for i in range(len(self.specs))]
         self._seen = seen
@@ -64,15 +65,13 @@ class TimedInputs:
         self._pools = []
         for tensor, rows in zip(self._seen, self._rows, strict=True):
             width = rows.shape[1]
-            count = min(2 * width, max(width, POOL_BYTES // rows.itemsize) + (1 << 12))
+            count = min(2 * width, POOL_BYTES // rows.itemsize)
             flat = redraw_flat(tensor, max(count, 1 << 12), generator)
             self._pools.append(_as_integers(flat.cpu()))
         source = random.SystemRandom()
         for pool, rows in zip(self._pools, self._rows, strict=True):
-            width = rows.shape[1]
-            for slot in range(self.slots):
-                start = source.randrange(len(pool) - width + 1)
-                rows[slot] = pool[start : start + width]
+            for row in rows:
+                _fill(pool, row, source)
 
     def renew(self, first: int, calls: int, source: random.Random) -> None:
         """Give the slots of ``calls`` calls from ``first`` on new values in a random stretch."""
@@ -102,11 +101,20 @@ def _ranges(start: int, count: int, slots: int) -> list[tuple[int, int]]:
     return [(start, slots), (0, start + count - slots)]
 
 
+def _fill(pool: np.ndarray, row: np.ndarray, source: random.Random) -> None:
+    """Random stretches of the pool, one after the other; mostly one is enough."""
+    most = max(1, len(pool) // 2)
+    for at in range(0, len(row), most):
+        count = min(most, len(row) - at)
+        start = source.randrange(len(pool) - count + 1)
+        row[at : at + count] = pool[start : start + count]
+
+
 def _patch(pool: np.ndarray, rows: np.ndarray, source: random.Random) -> None:
     count, width = rows.shape
     if width == 0 or count == 0:
         return
-    stretch = min(width, max(64, width // _PATCH))
+    stretch = min(width, max(64, width // _PATCH), max(1, len(pool) // 2))
     at = source.randrange(width - stretch + 1)
     need = stretch * count
     if need <= len(pool):

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import random
+
 import pytest
 import torch
 
+from kforge_nb.judge import slots
+from kforge_nb.judge.cases import secret_generator
 from kforge_nb.judge.draws import HARD_SETS, hard_set, redraw
+from kforge_nb.targets.target import TensorSpec
 
 
 def _generator(seed: int = 0) -> torch.Generator:
@@ -53,3 +58,15 @@ def test_seeds_matter():
     a, b, c = (redraw(seen, _generator(s))[0] for s in (1, 1, 2))
     assert torch.equal(a, b)
     assert not torch.equal(a, c)
+
+
+def test_slots_larger_than_the_pool_are_filled_piece_by_piece(monkeypatch):
+    """Every element of every slot is drawn, also where the pool of values is small."""
+    monkeypatch.setattr(slots, "POOL_BYTES", 1 << 14)
+    spec = TensorSpec((64, 1024), (1024, 1), "float32")
+    made = slots.TimedInputs([spec], [torch.rand(64, 1024) + 1.0], secret_generator(), most=4)
+    for slot in range(made.slots):
+        assert float(made.snapshot(slot)[0].min()) > 0.5
+    made.renew(0, 2, random.SystemRandom())
+    assert float(made.snapshot(1)[0].min()) > 0.5
+    made.close()

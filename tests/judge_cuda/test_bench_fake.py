@@ -16,6 +16,7 @@ import torch
 from kforge_nb.candidates.candidate import Candidate, LaunchPlan
 from kforge_nb.errors import BadInput
 from kforge_nb.judge import bench as benches
+from kforge_nb.judge import slots
 from kforge_nb.judge.bench import Bench
 from kforge_nb.judge.cases import build_cases, make_case, secret_generator
 from kforge_nb.judge.cores import CORES, Cores
@@ -75,6 +76,7 @@ class _Place(CudaPlace):
     def __init__(self, folder: Path, driver: Path, cubin: Path) -> None:
         self.device = self.where = "cuda:0"
         self.index, self.arch, self.folder = 0, "sm_90", folder
+        self.memory = 1 << 30
         self.binary, self.driver = cuda_runner_binary(), str(driver)
         self.flush = self.cubin = cubin
         self.calibration = Calibration("cuda:0", "", 1e6, {1 << 20: 1e6})
@@ -236,6 +238,19 @@ def test_targets_on_two_devices_are_refused(place, bench, tmp_path):
     target = replace(bench.target, inputs=(replace(bench.target.inputs[0], device="cuda:1"),))
     with pytest.raises(BadInput, match=r"cuda:0 and on cuda:1"):
         Bench(SimpleNamespace(folder=tmp_path, benches=set()), place, target)
+
+
+def test_inputs_that_the_host_cannot_hold_are_refused(place, bench, monkeypatch):
+    """Candidates get their inputs through the host's memory; figures are in the message."""
+    monkeypatch.setattr(places, "_free_host_memory", lambda: 4096)
+    with pytest.raises(BadInput, match="GB free"):
+        place.timed(bench.target.inputs, [torch.randn(N)])
+    monkeypatch.undo()
+    monkeypatch.setattr(places, "_TIMED_BYTES", 4096)
+    monkeypatch.setattr(slots, "TOTAL_BYTES", 4096)
+    made = place.timed(bench.target.inputs, [torch.randn(N)])
+    assert made.slots == 1
+    made.close()
 
 
 def test_a_closed_bench_leaves_no_process(place, tmp_path):

@@ -42,6 +42,7 @@ from kforge_nb.judge.evaluation import Comparison
 from kforge_nb.judge.physics import device_floor_seconds
 from kforge_nb.judge.place import Compiled
 from kforge_nb.judge.policy import Finding
+from kforge_nb.judge.regions import InputLayout
 from kforge_nb.judge.ruling import paired
 from kforge_nb.judge.shelf import Shelf
 from kforge_nb.judge.slots import TimedInputs
@@ -60,10 +61,20 @@ _MAKING = threading.Lock()
 _CASE_MEMORY = 8 << 30  # of all input sets together with their expected values
 _ROOM = 0.25  # of the free device memory, for what is kept there
 _MOST_SLOTS = 64
+_TIMED_BYTES = 6 << 30  # of three slots; inputs beyond that have one slot
 _BATCH_SECONDS = 20.0
 _CALLS, _PAIRS = 64, 12  # of a measurement of call time
 _SANITIZER_SECONDS = 60.0
 _FRAGMENTS = 1 << 30  # bytes that torch's allocator may keep unused while others need memory
+
+
+def _free_host_memory() -> int:
+    """Bytes that the host can still give; more than enough where it does not tell."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(s.split()[1]) << 10 for s in lines if s.startswith("MemAvailable"))
+    except (OSError, StopIteration, ValueError):
+        return 1 << 50
 
 
 def device_lock(device: str) -> Cores:
@@ -93,6 +104,7 @@ class CudaPlace:
         self.index = torch.device(device).index or 0
         self.where = device
         self.arch = device_arch(device)
+        self.memory = int(torch.cuda.get_device_properties(self.index).total_memory)
         self.binary = cuda_runner_binary()
         self.builds = cache_dir() / "cuda"
         self.flush = build_flush(self.builds, self.arch)
@@ -161,8 +173,16 @@ class CudaPlace:
 
     def timed(self, specs: Sequence[TensorSpec], seen: list[torch.Tensor]) -> TimedInputs:
         """Slots in shared memory, which both sides copy to the device."""
+        stride = InputLayout(specs).stride
+        least = 3 if 3 * stride <= _TIMED_BYTES else 1
+        room = _free_host_memory()
+        if least * stride > room // 2:
+            raise BadInput(
+                f"its inputs take {stride / 1e9:.1f} GB, and the host has {room / 1e9:.1f} GB free "
+                "for the copy that candidates are given; free some memory or use smaller inputs"
+            )
         generator = secret_generator(str(seen[0].device) if seen else self.device)
-        return TimedInputs(specs, seen, generator, most=_MOST_SLOTS)
+        return TimedInputs(specs, seen, generator, most=_MOST_SLOTS, least=least)
 
     # ---- candidates ------------------------------------------------------------------------
 
@@ -209,7 +229,7 @@ class CudaPlace:
             None,
             timed,
             binary=self.binary,
-            limits=CudaLimits(call_seconds=limit),
+            limits=CudaLimits(call_seconds=limit, device_memory=self.memory),
             device=self.index,
             flush=self.flush,
             driver=self.driver,
