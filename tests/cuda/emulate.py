@@ -49,7 +49,10 @@ def as_cpp(source: str) -> str:
     for number, found in enumerate(_ENTRY.finditer(source)):
         name, parameters = found[1], found[2].split(", ")
         given = ", ".join(
-            f"({p.split('__restrict__')[0].strip()})given[{i}]" for i, p in enumerate(parameters)
+            f"({p.split('__restrict__')[0].strip()})given[{i}]"
+            if "__restrict__" in p
+            else f"*(const int*)given[{i}]"
+            for i, p in enumerate(parameters)
         )
         cases.append(f"    case {number}: entry_point = [] {{ {name}({given}); }}; break;")
     body = "\n".join(cases)
@@ -107,8 +110,12 @@ def run_emulated(
     aligned = [_aligned(tensor) for tensor in inputs]
     for call in plan.calls:
         places = {"input": aligned, "output": [b.tensor for b in outputs]}
+        numbers = [ctypes.c_int32(int(arg[1])) for arg in call.args if arg[0] == "i32"]
+        left = iter(numbers)
         pointers = [
-            scratch[arg[1]].tensor.data_ptr()
+            ctypes.addressof(next(left))
+            if arg[0] == "i32"
+            else scratch[arg[1]].tensor.data_ptr()
             if arg[0] == "scratch"
             else places[arg[0]][arg[1]].data_ptr()
             for arg in call.args

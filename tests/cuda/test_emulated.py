@@ -92,6 +92,8 @@ MOVES: list[tuple[str, dict[str, Any]]] = [
     ("group-norm-silu", {"way": "drawn", "task_kb": 1, "lag": 2, "unroll": 2}),
     ("group-norm-silu", {"way": "two", "task_kb": 1, "block": 128}),
     ("large-group-norm", {"way": "drawn", "task_kb": 1, "lag": 1, "block": 128}),
+    ("large-group-norm", {"way": "chain", "task_kb": 1, "chunk_mb": 0}),
+    ("group-norm-silu", {"way": "chain", "task_kb": 1, "block": 64}),
     ("large-group-norm", {"way": "two", "task_kb": 1, "vector": 8, "unroll": 2}),
     ("large-group-norm", {"way": "kept", "beside": 1, "block": 128}),
     ("large-group-norm", {"way": "kept", "beside": 6, "block": 64, "unroll": 2}),
@@ -111,7 +113,7 @@ def test_every_move_computes_the_same(name: str, params: dict[str, Any], cache: 
     check(target, inputs, cache, **params)
 
 
-@pytest.mark.parametrize("way", ["kept", "two", "drawn"])
+@pytest.mark.parametrize("way", ["kept", "two", "chain", "drawn"])
 @pytest.mark.parametrize("shape", [(2, 8, 5, 7), (1, 72, 8, 10)], ids=str)
 def test_channels_last_in_and_planes_out(shape: tuple[int, ...], way: str, cache: Path) -> None:
     """CUDA's group norm answers in planes whatever comes in: the input is turned first."""

@@ -80,6 +80,8 @@ def test_hard_inputs(name: str, hard: str, gpu: str, nvrtc_cache: Path) -> None:
     "params",
     [
         {"way": "two", "task_kb": 8},
+        {"way": "chain", "task_kb": 8, "chunk_mb": 1},
+        {"way": "chain", "task_kb": 8, "chunk_mb": 8},
         {"way": "drawn", "task_kb": 8, "lag": 1},
         {"way": "drawn", "task_kb": 8, "lag": 4},
         *({"way": "kept", "beside": n, "block": 256} for n in (1, 3, 6)),

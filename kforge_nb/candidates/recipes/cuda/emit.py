@@ -46,6 +46,8 @@ class Entry:
     """One ``extern "C"`` kernel: parameters (C type, name), body, grid, block and shared bytes.
 
     ``resident`` is how many of its blocks must fit on a multiprocessor; 0 leaves it open.
+    ``numbers`` are ints (name, value) behind the pointers: several launches of one kernel are
+    entries that differ in nothing else.
     """
 
     name: str
@@ -55,10 +57,12 @@ class Entry:
     block: int
     shared: int = 0
     resident: int = 0
+    numbers: tuple[tuple[str, int], ...] = ()
 
     def text(self) -> str:
         """The kernel's definition."""
-        given = ", ".join(_restricted(kind, name) for kind, name in self.parameters)
+        pointers = [_restricted(kind, name) for kind, name in self.parameters]
+        given = ", ".join([*pointers, *(f"int {name}" for name, _ in self.numbers)])
         bounds = f"{self.block}, {self.resident}" if self.resident else str(self.block)
         head = f'extern "C" __global__ void __launch_bounds__({bounds}) {self.name}({given})'
         return f"{head} {{\n{self.body}\n}}\n"
@@ -66,6 +70,7 @@ class Entry:
     def kernel(self, names: dict[str, str]) -> Kernel:
         """Its line in the plan; ``names`` maps parameters to tensors of the plan."""
         args = tuple(names.get(name, name) for _, name in self.parameters)
+        args += tuple(f"i32:{value}" for _, value in self.numbers)
         grid, block = (str(self.grid), "1", "1"), (str(self.block), "1", "1")
         return Kernel(self.name, args, grid, block, str(self.shared))
 
@@ -141,7 +146,7 @@ def source(
     shared = [kernel_text(n) for n in ("types.cuh", "math.cuh", "reduce.cuh")]
     early, late = _split(named)
     parts = [f"// {title}", early, shared[0], late, *shared[1:], *texts]
-    return "\n".join([*parts, *(entry.text() for entry in entries)])
+    return "\n".join([*parts, *dict.fromkeys(entry.text() for entry in entries)])
 
 
 def _split(named: str) -> tuple[str, str]:

@@ -1,8 +1,9 @@
-"""CUDA kernels for group norm of planes: three ways to see a group's elements twice.
+"""CUDA kernels for group norm of planes: four ways to see a group's elements twice.
 
 ``kept``: one launch that keeps what it read in shared memory, so that the input is read once;
-``two``: a launch for the statistics, one for the normalising; ``drawn``: one launch whose blocks
-draw tasks in an order that lets the second reading of a group hit the second-level cache.
+``two``: a launch for the statistics, one for the normalising. The other two let the second reading
+of a group hit the second-level cache: ``chain`` by a launch for each few groups, ``drawn`` by one
+launch whose blocks draw tasks in such an order.
 """
 
 from __future__ import annotations
@@ -36,6 +37,9 @@ __all__ = [
 PARTS = 512
 """A group is split into so many parts at most."""
 
+MOST_STEPS = 12
+"""Chunks of a chain of launches; each but the first and the last overlaps two of them."""
+
 BLOCK_RESERVE = 1024
 """Shared bytes that the device keeps for itself in each block."""
 
@@ -53,16 +57,18 @@ def plane_parameters(plan: GroupPlan, target: Target) -> dict[str, list[Any]]:
 
     ``beside`` is how many blocks share a multiprocessor, ``copies`` whether an input that is read
     as it is comes by asynchronous copies (kept); ``task_kb`` the kilobytes of a task, ``lag`` how
-    many groups the statistics run ahead, ``waves`` the blocks that stay (two, drawn).
+    many groups the statistics run ahead, ``waves`` the blocks that stay (drawn), ``chunk_mb`` how
+    much one launch of a chain normalises.
     """
     return {
-        "way": ["kept", "two", "drawn"],
+        "way": ["two", "chain", "kept", "drawn"],
         "beside": [4, 3, 6, 8, 2],
         "copies": [True, False],
         "block": [256, 512, 128, 1024],
         "unroll": [4, 2, 8],
         "task_kb": [32, 64, 16, 128, 8],
         "lag": [1, 2, 4, 8],
+        "chunk_mb": [16, 8, 24, 32],
         "vector": emit.vector_widths(plan.code, target),
         "waves": [4, 2, 8],
         "stores": ["stream", "plain"],
@@ -121,7 +127,15 @@ def plane_constants(plan: GroupPlan, target: Target, params: Params) -> dict[str
         "LAG": ("int", min(params["lag"], groups)),
         "COPIED": ("bool", params["copies"] and _copies(plan, params)),
         "STAGES": ("int", 4),
+        "CHUNK": ("int", _chunk(plan, groups, params)),
     }
+
+
+def _chunk(plan: GroupPlan, groups: int, params: Params) -> int:
+    """Groups of one launch of a chain: about ``chunk_mb``, and so many that few launches do."""
+    size = plan.code.domain.rows * plan.code.domain.length * kept_type(plan).itemsize // groups
+    wanted = round(params["chunk_mb"] * 2**20 / size)
+    return min(groups, max(1, wanted, -(-groups // MOST_STEPS)))
 
 
 def _copies(plan: GroupPlan, params: Params) -> bool:
@@ -137,21 +151,21 @@ def plane_entries(
     constants: Mapping[str, emit.Constant],
 ) -> tuple[list[emit.Entry], dict[str, Scratch]]:
     """The kernels of the chosen way, and their scratch."""
-    code, block = plan.code, params["block"]
-    groups, split = int(constants["GROUPS"][1]), int(constants["SPLIT"][1])
-    stream = "true" if params["stores"] == "stream" else "false"
+    code = plan.code
     head = (
         f"  const Args a{{{', '.join(n for _, n in code.arguments())}}};\n"
         "  __shared__ float shared[Team<BLOCK, BLOCK>::FLOATS + 1];\n"
     )
+    groups, split = int(constants["GROUPS"][1]), int(constants["SPLIT"][1])
     scratch = {"partial": Scratch("float32", (str(groups), str(split), "3"))}
     pointers = [*code.arguments(), (_FLOATS, "partial")]
-    processors = emit.multiprocessors(target.device)
+    stream = "<true>" if params["stores"] == "stream" else "<false>"
+    block, processors = params["block"], emit.multiprocessors(target.device)
     if params["way"] == "kept":
         scratch["state"] = Scratch("int32", (str(groups + 1),), "zero")
         body = head.replace("  const", "  extern __shared__ float4 room[];\n  const", 1)
-        body += f"  kept_tasks<{stream}>(a, partial, state, shared, (Kept*)room);"
-        vectors = -(-plan.code.domain.rows * code.domain.length // groups // params["vector"])
+        body += f"  kept_tasks{stream}(a, partial, state, shared, (Kept*)room);"
+        vectors = -(-code.domain.rows * code.domain.length // groups // params["vector"])
         size = -(-vectors // split) * params["vector"] * kept_type(plan).itemsize
         beside = _beside(params)
         grid = min(groups * split, beside * processors)
@@ -160,16 +174,42 @@ def plane_entries(
     if params["way"] == "drawn":
         scratch["moments"] = Scratch("float32", (str(groups), "2"))
         scratch["state"] = Scratch("int32", (str(2 * groups + 1),), "zero")
-        body = head + f"  drawn_tasks<{stream}>(a, partial, moments, state, shared);"
+        body = head + f"  drawn_tasks{stream}(a, partial, moments, state, shared);"
         grid = min(2 * groups * split, params["waves"] * processors)
         given = [*pointers, (_FLOATS, "moments"), ("int* ", "state")]
         return [emit.Entry("kf_group_norm", given, body, grid, block)], scratch
+    if params["way"] == "chain":
+        body = head + f"  chained{stream}(a, partial, step, shared);"
+        return _chain(pointers, body, params, constants), scratch
     task = "blockIdx.x / SPLIT, blockIdx.x % SPLIT"
     # From the last group to the first: what was read last still sits in the cache.
     back = "(gridDim.x - 1 - blockIdx.x) / SPLIT, (gridDim.x - 1 - blockIdx.x) % SPLIT"
     stats = head + f"  stats_task(a, partial, {task}, shared);"
-    apply = head + f"  apply_merged<{stream}>(a, partial, {back}, shared);"
+    apply = head + f"  apply_merged{stream}(a, partial, {back}, shared);"
     return [
         emit.Entry("kf_group_moments", pointers, stats, groups * split, block),
         emit.Entry("kf_group_norm", pointers, apply, groups * split, block),
     ], scratch
+
+
+def _chain(
+    pointers: list[tuple[str, str]],
+    body: str,
+    params: Params,
+    constants: Mapping[str, emit.Constant],
+) -> list[emit.Entry]:
+    """One kernel launched for each chunk, and once more for the last one's normalising."""
+    groups, split, chunk = (int(constants[name][1]) for name in ("GROUPS", "SPLIT", "CHUNK"))
+    steps = -(-groups // chunk)
+    tasks = chunk * split
+    return [
+        emit.Entry(
+            "kf_group_norm",
+            pointers,
+            body,
+            2 * tasks if 0 < step < steps else tasks,
+            params["block"],
+            numbers=(("step", step),),
+        )
+        for step in range(steps + 1)
+    ]

@@ -91,6 +91,20 @@ KF_INLINE void apply_merged(const Args& a, const float* partial, int group, int 
   apply_task<S>(a, Normal{m.mean, deviation(m)}, group, part);
 }
 
+// Launch ``step`` of a chain: blocks in turn normalise the groups of the chunk before, whose elements
+// still sit in the second-level cache, and gather the moments of the next chunk.
+template <bool S>
+KF_INLINE void chained(const Args& a, float* partial, int step, float* shared) {
+  constexpr int STEPS = (GROUPS + CHUNK - 1) / CHUNK;
+  const bool both = step > 0 && step < STEPS;
+  const bool apply = both ? blockIdx.x % 2 == 0 : step > 0;
+  const int task = both ? blockIdx.x / 2 : blockIdx.x;
+  const int group = (step - apply) * CHUNK + task / SPLIT, part = task % SPLIT;
+  if (group >= GROUPS) return;
+  if (apply) apply_merged<S>(a, partial, group, part, shared);
+  else stats_task(a, partial, group, part, shared);
+}
+
 // Both halves in one launch. Blocks draw tasks in order: statistics of group g, then the
 // normalising of group g - LAG, whose elements still sit in the second-level cache. The block that
 // finishes a group's statistics merges them. A block only waits for tasks drawn before its own, and
