@@ -94,7 +94,7 @@ def test_honest_styles_pass(name, tmp_path):
     assert scan_source(source) == []
     built = build(source, "kernel", cache=tmp_path)
     assert isinstance(built, Built), built
-    assert inspect_library(built.library, "kernel") == []
+    assert inspect_library(built.library, "kernel", source) == []
 
 
 LIBRARY_BREACHES = {
@@ -125,7 +125,7 @@ def test_the_library_has_the_last_word(name, tmp_path):
     before, body = LIBRARY_BREACHES[name]
     built = build(_with(before, body), "kernel", cache=tmp_path)
     assert isinstance(built, Built), built
-    findings = inspect_library(built.library, "kernel")
+    findings = inspect_library(built.library, "kernel", _with(before, body))
     assert findings
     assert findings[0].kind == "breach"
 
