@@ -56,8 +56,8 @@ def decide(
         rest: one rest, or ``auto``: every rest that the workload's device has.
         progress: called with (what is being done, share of the time used).
         stop: an event that ends measuring; nothing is installed then.
-        time_limit: seconds, about: a few samples of each kind are always taken, and a compile that
-            has begun is not broken off.
+        time_limit: seconds, about: a few samples of each kind are always taken. A compile by
+            Inductor that does not end in time is killed, and its rest left out.
         inputs: more inputs for the fidelity check, see ``redraw.user_call``.
         against_compile: also compare with ``torch.compile`` of the model (Inductor).
         seed: of sample order and redraws.
@@ -183,7 +183,13 @@ def _against_compile(decider: Decider, stages: list[Stage]) -> None:
     if best is None or (best.rest == "inductor" and not best.kept):
         return  # Inductor without kernels is what torch.compile gives
     compiled = next((s for s in stages if s.rest == "inductor"), None)
-    model = compiled.model if compiled else decider.prepare("inductor", [])
+    try:
+        if compiled is None:
+            decider.compile_ahead("inductor", frozenset())
+        model = compiled.model if compiled else decider.prepare("inductor", [])
+    except (Unusable, OutOfMemory) as problem:
+        decider.notes.append(f"there is no comparison with torch.compile: {problem}")
+        return
     best.whole.append(decider.against_model(best, model, "compile"))
 
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from kforge_nb.guard import launch, measure
+from kforge_nb.guard.ahead import Ahead, NotFinished
 from kforge_nb.guard.blame import give_up
 from kforge_nb.guard.fidelity import Fidelity, check_fidelity
 from kforge_nb.guard.measure import Model, OutOfMemory, Pace, Timer, interleave, one_sample
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from kforge_nb.guard.accepted import Accepted
+    from kforge_nb.guard.switch import Site
     from kforge_nb.judge.evaluation import Comparison
     from kforge_nb.workload.calls import ModuleCall
 
@@ -37,6 +39,8 @@ FEWEST_ROUNDS = 8
 LEFT_OUT = 6
 """At most so many kernels are tried left out, those with the least gain at their place."""
 WARM_UPS = 2
+AHEAD_SHARE = 0.7
+"""So much of the time that is left a compile ahead may take."""
 FIDELITY_SECONDS = 30.0
 """Fidelity is a gate and no figure: it gets so long even where the time is over."""
 NOISY = 1.1
@@ -98,6 +102,8 @@ class Decider:
         self.reasons: dict[str, str] = {}
         self.notes: list[str] = []
         self.pace = Pace()
+        self.ahead = Ahead()
+        self.sites: list[Site] = []
         self.run_seconds = 0.0
         self.compile_reserve = 0.0
 
@@ -121,9 +127,28 @@ class Decider:
             for _ in range(WARM_UPS):
                 name = f"rest={rest} {'with' if enabled else 'without'} kernels"
                 self.run_seconds = one_sample(name, partial(model.run, enabled))
+        if rest == "eager":
+            self.sites = model.backend.sites
         self._look_at_recordings(model)
         self.compile_reserve = 2 * (time.monotonic() - start)
         return model
+
+    def compile_ahead(self, rest: str, kept: frozenset[str]) -> None:
+        """Fill Inductor's cache from a process that Stop and the time limit can kill.
+
+        Raises:
+            Unusable: it did not finish.
+            Stopped: Stop was pressed.
+        """
+        if "inductor" not in rest:
+            return
+        self.say(f"compiling ahead for rest={rest}, in a process of its own")
+        try:
+            why = self.ahead.compile(self.sites, kept, self.timer.part(AHEAD_SHARE))
+        except NotFinished as problem:
+            raise Unusable(f"compiling it {problem}") from None
+        if why:
+            self.notes.append(f"rest={rest} was compiled here, where Stop has to wait: {why}")
 
     def _look_at_recordings(self, model: Model) -> None:
         compiler = model.backend.compile_rest
@@ -314,6 +339,7 @@ class Decider:
 
     def other_rest(self, rest: str, kept: frozenset[str]) -> Stage:
         """A rest that fuses: all survivors, or those that beat the compiler alone, or none."""
+        self.compile_ahead(rest, kept)
         before = _reserved()
         model = self.prepare(rest, [self.accepted[f] for f in sorted(kept)])
         held = _reserved() - before

@@ -16,8 +16,9 @@ from torch import fx
 
 from kforge_nb.errors import KForgeError
 from kforge_nb.guard import launch
-from kforge_nb.guard.backend import gradient_needed, install
+from kforge_nb.guard.backend import as_dynamos, gradient_needed, install
 from kforge_nb.guard.policy import rest_compiler
+from kforge_nb.workload.calls import GradState
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -92,6 +93,7 @@ class Site:
         self.example_inputs = example_inputs
         self.replaced: dict[str, int] = {}
         self.problem = ""
+        self.state = GradState.current()
         self.written: set[int] | None = None  # places of inputs written to, once looked at
         self.rewritten = gm
         if not gradient_needed(gm, example_inputs):
@@ -212,4 +214,6 @@ def _retarget(gm: fx.GraphModule, targets: dict[int, Callable[..., Any]]) -> fx.
     for node in graph.nodes:
         if node.op == "call_function" and node.target is op and node.args[1] in targets:
             node.target = targets[node.args[1]]
-    return fx.GraphModule(gm, graph)
+    copied = fx.GraphModule(gm, graph)
+    copied.meta = dict(gm.meta)
+    return as_dynamos(copied, gm)

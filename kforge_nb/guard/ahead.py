@@ -1,0 +1,190 @@
+"""Compile with Inductor in a process that can be killed, so that the notebook only reads a cache.
+
+A compile in the notebook's own process cannot be broken off, and Dynamo's lock holds up the user's
+own compiles meanwhile. So a child compiles the same graphs first, into the same cache folder, with
+a time limit; Stop kills it. The notebook's compile then finds the finished code in the cache and
+takes a second or two. A rest whose child did not end is left out.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import pickle
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from contextlib import suppress
+from dataclasses import astuple, dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from kforge_nb.errors import BadInput
+from kforge_nb.guard import launch
+from kforge_nb.guard.ahead_graph import graph_to_rows, specs_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from torch import fx
+
+    from kforge_nb.guard.measure import Timer
+    from kforge_nb.guard.switch import Site
+    from kforge_nb.workload.calls import GradState
+
+__all__ = ["Ahead", "NotFinished"]
+
+LOOK_SECONDS = 0.1
+PATCHES = {"triton.cudagraphs": False}
+
+
+class NotFinished(Exception):
+    """The child was killed at its time limit, or died as the notebook would have died."""
+
+
+@dataclass
+class Ahead:
+    """Compiles graphs ahead; remembers what it has compiled. ``seconds`` is what the last took."""
+
+    seconds: float = 0.0
+    _done: set[str] = field(default_factory=set)
+
+    def compile(self, sites: Iterable[Site], kept: frozenset[str], timer: Timer) -> str:
+        """Have the graphs of these sites compiled, without kernels and with those kept.
+
+        Returns:
+            Why a graph was not compiled ahead, so that the notebook's process has to do it; empty
+            if all were.
+
+        Raises:
+            NotFinished: time was over, or the child was killed by a signal; the text says which.
+            Stopped: Stop was pressed; the child is gone.
+        """
+        jobs, why = [], ""
+        kernels: dict[int, dict[str, Any]] = {}
+        for site in sites:
+            chosen = kept.intersection(site.replaced)
+            for enabled in {frozenset[str](), chosen}:
+                try:
+                    gm = site.graph(enabled)
+                    jobs.append(_job(gm, site.example_inputs, site.state))
+                    kernels.update(_kernels(gm))
+                except BadInput as problem:
+                    why = str(problem)
+        new = [job for job in jobs if json.dumps(job) not in self._done]
+        self.seconds = 0.0
+        if new:
+            request = {
+                "settings": _settings(),
+                "patches": PATCHES,
+                "kernels": list(kernels.values()),
+                "graphs": new,
+            }
+            start = time.monotonic()
+            why = _run(request, timer) or why
+            self.seconds = time.monotonic() - start
+            self._done.update(json.dumps(job) for job in new)
+        return why
+
+
+def _job(gm: fx.GraphModule, example_inputs: list[Any], state: GradState) -> dict[str, Any]:
+    return {
+        "rows": graph_to_rows(gm),
+        "inputs": specs_of(example_inputs),
+        "grad": state.grad,
+        "inference": state.inference,
+        "autocast": [[d, str(t).removeprefix("torch.")] for d, t in state.autocast],
+        "autocast_cache": state.autocast_cache,
+    }
+
+
+def _kernels(gm: fx.GraphModule) -> dict[int, dict[str, Any]]:
+    """What the launch op's fake needs of each kernel of a graph, by handle."""
+    found = {}
+    for node in gm.graph.nodes:
+        if node.op == "call_function" and str(node.target) == "kforge.launch.default":
+            handle = int(node.args[1])
+            kernel = launch.kernel(handle)
+            found[handle] = {
+                "handle": handle,
+                "graph": graph_to_rows(kernel.reference),
+                "inputs": [astuple(spec) for spec in kernel.inputs],
+                "outputs": [astuple(spec) for spec in kernel.outputs],
+            }
+    return found
+
+
+def _settings() -> dict[str, Any]:
+    return {
+        "threads": torch.get_num_threads(),
+        "matmul": torch.get_float32_matmul_precision(),
+        "deterministic": torch.are_deterministic_algorithms_enabled(),
+        "dtype": str(torch.get_default_dtype()).removeprefix("torch."),
+        "torch_seen_in": pickle.whichmodule(  # type: ignore[attr-defined]
+            torch.contiguous_format, "torch.contiguous_format"
+        ),
+        "fp32": getattr(torch.backends.cuda.matmul, "fp32_precision", None),
+    }
+
+
+def _run(request: dict[str, Any], timer: Timer) -> str:
+    """Start the child and wait for it, looking at the time and at Stop; why it failed, if so."""
+    start = time.monotonic()
+    with tempfile.TemporaryDirectory(prefix="kforge-ahead-") as folder:
+        path, log = Path(folder, "request.json"), Path(folder, "log.txt")
+        path.write_text(json.dumps(request), encoding="utf-8")
+        with log.open("wb") as output:
+            child = subprocess.Popen(
+                _command(path),
+                cwd=folder,
+                env=_environment(),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,
+            )
+        try:
+            while (status := _status(child)) is None:
+                timer.check()
+                if timer.left <= 0:
+                    raise NotFinished(f"did not finish in {time.monotonic() - start:.0f} s")
+        finally:
+            _kill(child)
+        if status < 0:
+            raise NotFinished(f"ended its process by {signal.Signals(-status).name}")
+        return _last_words(log) if status else ""
+
+
+def _command(path: Path) -> list[str]:
+    return [sys.executable, "-m", "kforge_nb.guard.ahead_child", str(path)]
+
+
+def _status(child: subprocess.Popen[bytes]) -> int | None:
+    with suppress(subprocess.TimeoutExpired):
+        return child.wait(LOOK_SECONDS)
+    return None
+
+
+def _kill(child: subprocess.Popen[bytes]) -> None:
+    """End the child and all that it has started."""
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(child.pid, signal.SIGKILL)
+    child.wait()
+
+
+def _environment() -> dict[str, str]:
+    """The notebook's, with the package on the path and the very same cache folder."""
+    from torch._inductor.runtime.cache_dir_utils import cache_dir
+
+    home = str(Path(__file__).resolve().parents[2])
+    path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
+    return {**os.environ, "PYTHONPATH": path, "TORCHINDUCTOR_CACHE_DIR": cache_dir()}
+
+
+def _last_words(log: Path) -> str:
+    lines = [line for line in log.read_text("utf-8", "replace").splitlines() if line.strip()]
+    return (lines or ["the process gave no reason"])[-1][:200]

@@ -1,0 +1,182 @@
+"""Compiles ahead: the notebook finds them in the cache, and Stop and time limits kill them."""
+
+from __future__ import annotations
+
+import os
+import threading
+import time
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+import torch
+from torch._dynamo.utils import counters
+
+from kforge_nb.errors import BadInput
+from kforge_nb.guard import ahead
+from kforge_nb.guard.ahead import Ahead, NotFinished
+from kforge_nb.guard.ahead_graph import graph_to_rows, rows_to_graph, specs_of
+from kforge_nb.guard.decide import decide
+from kforge_nb.guard.measure import Model, Stopped, Timer
+from kforge_nb.workload.capture import watch
+
+
+@pytest.fixture(autouse=True)
+def own_cache(tmp_path, monkeypatch):
+    """Inductor's cache is empty, and the test's own."""
+    monkeypatch.setenv("TORCHINDUCTOR_CACHE_DIR", str(tmp_path / "inductor"))
+
+
+@pytest.fixture
+def x(device):
+    """The input that the kernels were accepted for."""
+    return torch.randn(8, 64, generator=torch.Generator().manual_seed(3)).to(device)
+
+
+@pytest.fixture
+def workload(block, x):
+    """One recorded call under no_grad."""
+
+    def cell():
+        with torch.no_grad():
+            return block(x)
+
+    return watch(cell)
+
+
+def sites(workload, accepted):
+    """The eager sites of a workload, as the guard has them when it comes to Inductor."""
+    model = Model.of(workload.calls, accepted, "eager")
+    model.run(frozenset())
+    return model.backend.sites
+
+
+def test_the_notebook_finds_what_the_child_compiled(workload, block, accept, x):
+    """With and without kernels Inductor's own compile is read from the cache, not done again."""
+    accepted = accept(block, x)
+    kept = frozenset(k.target_fingerprint for k in accepted)
+    assert Ahead().compile(sites(workload, accepted), kept, Timer.of(200)) == ""
+    counters.clear()
+    live = Model.of(workload.calls, accepted, "inductor")
+    live.run(kept)
+    live.run(frozenset())
+    found = counters["inductor"]
+    assert found["fxgraph_cache_hit"] == 2, dict(found)
+    assert not found["fxgraph_cache_miss"]
+
+
+def test_what_was_compiled_is_not_compiled_again(workload, accept, block, x, monkeypatch):
+    """The same graphs for another rest cost nothing."""
+    asked = []
+    monkeypatch.setattr(ahead, "_run", lambda request, timer: asked.append(request) or "")
+    first = Ahead()
+    for _ in range(2):
+        first.compile(sites(workload, accept(block, x)), frozenset(), Timer.of(9))
+    assert len(asked) == 1
+    assert len(asked[0]["graphs"]) == 1
+    assert "weight" not in str(asked[0]["graphs"][0]["inputs"])
+
+
+def leftovers():
+    """Processes that this one started to compile ahead and that still run."""
+    found = []
+    for place in Path("/proc").glob("[0-9]*/cmdline"):
+        with suppress(OSError):
+            words = place.read_bytes()
+            if b"ahead_child" in words and str(os.getpid()).encode() in words:
+                found.append(place)
+    return found
+
+
+@pytest.fixture
+def endless(monkeypatch):
+    """The child sleeps instead of compiling; its command line names this process."""
+    command = [
+        ahead.sys.executable, "-c", "import time; time.sleep(600)", "ahead_child", str(os.getpid()),
+    ]  # fmt: skip
+    monkeypatch.setattr(ahead, "_command", lambda path: command)
+
+
+def test_stop_kills_the_child(workload, endless):
+    """Stop ends a compile at once, and no process is left."""
+    stop = threading.Event()
+    timer = Timer.of(60, stop)
+    found = sites(workload, [])
+    threading.Timer(0.5, stop.set).start()
+    start = time.monotonic()
+    with pytest.raises(Stopped):
+        Ahead().compile(found, frozenset(), timer)
+    assert time.monotonic() - start < 10
+    assert not leftovers()
+
+
+def test_time_kills_the_child_and_the_rest_is_left_out(workload, endless):
+    """A compile that takes longer than the guard may is named, and the model is left alone."""
+    with pytest.raises(NotFinished, match="did not finish"):
+        Ahead().compile(sites(workload, []), frozenset(), Timer.of(0.5))
+    report = decide(workload, [], "inductor", time_limit=4)
+    assert any("inductor was not used" in n and "did not finish" in n for n in report.notes)
+    assert {w.rest for w in report.whole} == {"eager"}
+    assert not leftovers()
+
+
+def test_a_child_that_crashes_is_a_rest_less(workload, monkeypatch):
+    """What kills the child would have killed the notebook: the rest is not compiled here."""
+    command = [ahead.sys.executable, "-c", "import os; os.kill(os.getpid(), 11)"]
+    monkeypatch.setattr(ahead, "_command", lambda path: command)
+    with pytest.raises(NotFinished, match="SIGSEGV"):
+        Ahead().compile(sites(workload, []), frozenset(), Timer.of(60))
+
+
+def test_a_child_that_fails_leaves_the_work_to_the_notebook(workload, monkeypatch):
+    """An exception in the child is told; the compile then happens here, as ever."""
+    command = [ahead.sys.executable, "-c", "raise SystemExit('no such compiler')"]
+    monkeypatch.setattr(ahead, "_command", lambda path: command)
+    assert Ahead().compile(sites(workload, []), frozenset(), Timer.of(60)) == "no such compiler"
+
+
+def test_graphs_keep_what_they_compute(workload, block, accept, x):
+    """A graph that was written and read gives the same values, launches included."""
+    accepted = accept(block, x)
+    for site in sites(workload, accepted):
+        for gm in (site.gm, site.rewritten):
+            again = rows_to_graph(graph_to_rows(gm))
+            args = site.example_inputs
+            for mine, theirs in zip(again(*args), gm(*args), strict=True):
+                torch.testing.assert_close(mine, theirs)
+
+
+def test_arguments_of_every_kind_are_kept():
+    """Slices, ellipses, dtypes, devices, formats, infinities and nested lists survive."""
+
+    def fn(x):
+        y = x[..., 1:3].to(torch.float64, memory_format=torch.contiguous_format)
+        z = torch.cat([y, torch.zeros(2, 2, device=torch.device("cpu"), dtype=y.dtype)], dim=0)
+        masked = z.masked_fill(z > 0, float("-inf"))
+        return (torch.nn.functional.gelu(z, approximate="tanh"), masked.softmax(-1).size(0))
+
+    found = []
+
+    def keep(gm, example_inputs):
+        found.append(gm)
+        return gm.forward
+
+    torch.compile(fn, backend=keep, dynamic=False)(torch.randn(2, 4))
+    again = rows_to_graph(graph_to_rows(found[0]))
+    x = torch.randn(2, 4)
+    for mine, theirs in zip(again(x), found[0](x), strict=True):
+        assert torch.equal(mine, theirs)
+
+
+def test_what_has_no_name_in_torch_is_told():
+    """A function of the user's, and sizes that change, cannot be handed to the child."""
+
+    def mine(x):
+        return x
+
+    graph = torch.fx.Graph()
+    graph.output((graph.call_function(mine, (graph.placeholder("x"),)),))
+    with pytest.raises(BadInput, match="no name in torch"):
+        graph_to_rows(torch.fx.GraphModule({}, graph))
+    with pytest.raises(BadInput, match="sizes change"):
+        specs_of([3])
