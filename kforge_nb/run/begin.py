@@ -13,7 +13,12 @@ from kforge_nb.options import OptimizeOptions
 from kforge_nb.run import live, reload
 from kforge_nb.run.choice import Choice, choose_targets, trusted_headroom
 from kforge_nb.run.conductor import Conductor
-from kforge_nb.run.devices import device_of_targets, device_of_workload, elsewhere
+from kforge_nb.run.devices import (
+    device_of_targets,
+    device_of_workload,
+    elsewhere,
+    tool_notes,
+)
 from kforge_nb.run.guarding import winner_of
 from kforge_nb.run.handle import Run
 from kforge_nb.run.record import Record, open_store, versions
@@ -78,6 +83,8 @@ def begin(fn: Callable[[], Any], options: OptimizeOptions) -> Run | DryRun:
     device = device_of_workload(workload)
     _check_backend(options, {device})
     tools = make_tools(options, device)
+    for text in tool_notes(device):
+        workload.note(text)
     refuse_gradients(capture_graphs(workload))
     profiled = profile(workload, granularity=options.granularity, seconds=PROFILE_S)
     targets = {row.index: row.target for row in profiled.rows}

@@ -1,39 +1,20 @@
-"""The guard stage around the guard: which winners it is given, and what is said of the others."""
+"""The guard stage around the guard, and what is said where judging or measuring fails."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-from kforge_nb.candidates.candidate import Candidate, LaunchPlan
+import torch
+
+from kforge_nb.errors import BadInput
+from kforge_nb.run import guarding
 from kforge_nb.run.guarding import guard_stage
 
 PATIENCE_S = 30
 
 
-def test_a_torch_extension_that_wins_is_kept_out_of_the_model(stage):
-    """Host code is never installed: the decision says so, and the run is done all the same."""
-
-    def propose(request):
-        number = len(request.tried)
-        return Candidate("cuda_extension", f"// {number}", LaunchPlan(()), f"e{number}")
-
-    stage.proposer.propose = propose
-    conductor = stage.conductor(budget=1)
-    conductor.tools = replace(conductor.tools, guard=guard_stage)
-    conductor.start()
-    assert conductor.join(PATIENCE_S)
-
-    assert conductor.record.run["state"] == "done"
-    (decision,) = stage.store.decisions(conductor.record.id)
-    assert decision["installed"] is False
-    assert decision["node"] == "0.0"
-    assert "torch extension" in decision["reason"]
-
-
 def test_a_failed_target_says_what_the_judge_said(stage):
     """A message of ours stands alone; a stranger's exception comes with its class."""
-    from kforge_nb.errors import BadInput
-
     for error, words in (
         (BadInput("cuda:0 ran out of memory"), "the judge failed: cuda:0 ran out of memory"),
         (ZeroDivisionError("x"), "the judge failed: ZeroDivisionError: x"),
@@ -43,3 +24,38 @@ def test_a_failed_target_says_what_the_judge_said(stage):
         conductor.start()
         assert conductor.join(PATIENCE_S)
         assert stage.store.target(conductor.record.id, 0)["record"]["state_reason"] == words
+
+
+def test_a_gpu_that_is_full_costs_the_target_and_not_the_run(stage):
+    """Out of memory while one target is judged: it says so, and the run ends as any other."""
+    stage.judge.error = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+    conductor = stage.conductor(targets=2, budget=4)
+    conductor.start()
+    assert conductor.join(PATIENCE_S)
+
+    assert conductor.record.run["state"] == "done"
+    for index in (0, 1):
+        found = stage.store.target(conductor.record.id, index)["record"]
+        assert found["state"] == "failed"
+        assert "CUDA out of memory" in found["state_reason"]
+
+
+def test_a_gpu_that_is_full_in_the_model_fails_the_run_with_what_to_do(stage, monkeypatch):
+    """The guard runs out of memory: the message says what to free, and what was judged is kept."""
+    from kforge_nb.guard import decide
+
+    def full(*args, **kwargs):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    monkeypatch.setattr(decide, "decide", full)
+    monkeypatch.setattr(guarding, "build_for_model", lambda candidate, target: "library")
+    conductor = stage.conductor(budget=2)
+    conductor.tools = replace(conductor.tools, guard=guard_stage)
+    conductor.start()
+    assert conductor.join(PATIENCE_S)
+
+    run = conductor.record.run
+    assert run["state"] == "failed"
+    assert "did not suffice for measuring the model" in run["state_reason"]
+    assert "empty_cache" in run["state_reason"]
+    assert len(stage.store.nodes(conductor.record.id)) == 2
