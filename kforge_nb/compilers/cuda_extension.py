@@ -21,6 +21,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import platform
 import re
 import shutil
 import sys
@@ -193,7 +194,7 @@ def build_extension(
         return found
     cache.mkdir(parents=True, exist_ok=True)
     _forget_killed(cache)
-    folder = Path(tempfile.mkdtemp(prefix=f".build-{os.getpid()}-", dir=cache))
+    folder = Path(tempfile.mkdtemp(prefix=f"{_build_prefix()}{os.getpid()}-", dir=cache))
     try:
         made = _compile(source, tools, folder, time_limit, memory_limit)
         if isinstance(made, CompileFailed):
@@ -227,10 +228,16 @@ def _check(source: str) -> None:
         )
 
 
+def _build_prefix() -> str:
+    """How folders of unfinished builds of this machine are called; a cache may be shared."""
+    return f".build-{hashlib.sha256(platform.node().encode()).hexdigest()[:8]}-"
+
+
 def _forget_killed(cache: Path) -> None:
-    """Remove the folders of builds whose process is gone."""
-    for folder in cache.glob(".build-*-*"):
-        owner = folder.name.split("-")[1]
+    """Remove the folders of builds whose process on this machine is gone."""
+    prefix = _build_prefix()
+    for folder in cache.glob(f"{prefix}*"):
+        owner = folder.name.removeprefix(prefix).split("-")[0]
         if owner.isdigit() and not Path(f"/proc/{owner}").exists() and Path("/proc/self").exists():
             shutil.rmtree(folder, ignore_errors=True)
 

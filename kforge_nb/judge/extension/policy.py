@@ -20,6 +20,11 @@ _OWN_BINDING = re.compile(
     r"\b(TORCH_LIBRARY\w*|PYBIND11_MODULE|PYBIND11_EMBEDDED_MODULE|RegisterOperators|PyInit_\w+)\b"
 )
 _HEADERS = re.compile(r"#\s*include\s*[<\"](Python\.h|pybind11/[^>\"]*|dlfcn\.h|sys/ptrace\.h)")
+_ANY_INCLUDE = re.compile(
+    r"^[ \t]*#[ \t]*(?:include|include_next|import|embed)\b[ \t]*([^\n]*)", re.M
+)
+_PLAIN_HEADER = re.compile(r"<(?!/)[\w+-]+(?:[./][\w+-]+)*>\s*")
+_READS_FILES = re.compile(r"\b(incbin)\b")
 _ATTRIBUTE = re.compile(r"\b_*(constructor|destructor|ifunc)_*\s*(?:\(|\))")
 
 _OPERATOR = re.compile(r"_ZN2at4_ops(\d+)(\w+)")
@@ -54,12 +59,22 @@ def scan_extension(source: str) -> list[Finding]:
     for pattern, words in (
         (_OWN_BINDING, "binds itself, which kforge does"),
         (_HEADERS, "includes what a kernel does not need"),
+        (_READS_FILES, "has the compiler read a file"),
         (_ATTRIBUTE, "uses an attribute that runs or replaces code at load"),
     ):
         for match in pattern.finditer(plain):
             line = plain.count("\n", 0, match.start()) + 1
             findings.append(Finding("breach", f"{words} ({match[1][:60]})", line))
-    return findings
+    return [*findings, *_headers(plain)]
+
+
+def _headers(plain: str) -> Iterable[Finding]:
+    """Includes that name no plain header: other files would show in the compiler's messages."""
+    for match in _ANY_INCLUDE.finditer(plain):
+        if not _PLAIN_HEADER.fullmatch(match[1]):
+            line = plain.count("\n", 0, match.start()) + 1
+            what = f"includes {match[1].strip()[:80]}, which is no <header>"
+            yield Finding("breach", what, line)
 
 
 def inspect_extension(code: Path, library: Path) -> list[Finding]:

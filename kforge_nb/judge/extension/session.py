@@ -93,7 +93,8 @@ def _readable(library: Path, device: str) -> tuple[str, ...]:
     folders = {sys.prefix, sys.base_prefix, str(Path(torch.__file__).parents[1])}
     folders |= {entry for entry in sys.path if "-packages" in entry}
     lines = [f"r{folder}" for folder in sorted(folders)]
-    lines += [f"r{library}", f"r{Path(__file__).parents[2]}", "r/sys", "r/proc", "r/etc/localtime"]
+    lines += [f"r{library}", f"r{Path(__file__).parents[2]}", "r/sys", "r/etc/localtime"]
+    lines += [f"r/proc/{name}" for name in ("self", "cpuinfo", "meminfo", "stat", "driver", "sys")]
     lines += ["d/dev/null", "r/dev/urandom"]
     if device.startswith("cuda"):
         lines += [f"d{path}" for path in Path("/dev").glob("nvidia*")]

@@ -31,7 +31,7 @@ __all__ = ["main"]
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 _COMMAND = struct.Struct("<IIQqqQQ")
 _REPLY = struct.Struct("<IIQQq288s")
-_HELD = {1: "no_new_privs", 2: "landlock", 4: "seccomp"}
+_DEVICE_SHARE = 0.5  # of the device's memory, as far as the extension allocates by torch
 
 
 def _limits(start: dict[str, Any], on_gpu: bool) -> None:
@@ -74,6 +74,7 @@ class _Worker:
         self._on_gpu = start["device"].startswith("cuda")
         torch.set_num_threads(start["threads"])
         if self._on_gpu:  # a context, and the libraries that torch loads when it first needs them
+            torch.cuda.set_per_process_memory_fraction(_DEVICE_SHARE, start["device"])
             torch.zeros(1 << 20, device=start["device"]).sum().item()
         self._memory = Memory(start)
         self._stage: Any = None
