@@ -137,10 +137,8 @@ def _nvcc() -> Check:
 
 def _sanitizer() -> Check:
     """Looks into accepted kernels for accesses out of bounds and for races."""
-    try:
-        from kforge_nb.judge.cuda.sanitizer import sanitizer_path
-    except ImportError:
-        return Check("compute-sanitizer", "optional", "this version does not use it")
+    from kforge_nb.judge.cuda.sanitizer import sanitizer_path
+
     path = sanitizer_path()
     if path is None:
         words = "not here; accepted kernels are not looked into for races"

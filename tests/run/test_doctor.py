@@ -115,3 +115,15 @@ def test_nvrtc_names_its_version_and_newest_architecture():
     found = dict(doctor_cuda.cuda_probes())["NVRTC"]()
     assert found.level in ("ok", "optional")
     assert "up to sm_" in found.found
+
+
+@pytest.mark.parametrize("there", [True, False])
+def test_a_sanitizer_is_found_or_said_to_be_missing(monkeypatch, tmp_path, there):
+    """With compute-sanitizer on the path the line shows it; without, what is not looked into."""
+    from kforge_nb.judge.cuda import sanitizer
+
+    program = tmp_path / "compute-sanitizer"
+    monkeypatch.setattr(sanitizer, "sanitizer_path", lambda: program if there else None)
+    found = dict(doctor_cuda.cuda_probes())["compute-sanitizer"]()
+    assert found.level == ("ok" if there else "optional")
+    assert (str(program) in found.found) is there
