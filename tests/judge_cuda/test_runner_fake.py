@@ -16,6 +16,7 @@ import torch
 from kforge_nb.candidates.candidate import Kernel, LaunchPlan, Scratch
 from kforge_nb.errors import BadInput, ContractBreach, MissingTool
 from kforge_nb.judge.cases import make_case
+from kforge_nb.judge.cuda import binary
 from kforge_nb.judge.cuda.binary import cuda_facts, cuda_runner_binary, runner_environment
 from kforge_nb.judge.cuda.handle import CudaLimits, CudaRunner
 from kforge_nb.judge.cuda.session import CudaCandidate, device_index
@@ -368,6 +369,27 @@ def test_the_sandbox_is_tried_once_and_reported(fake, run):
     assert "Seccomp:\t2" in status
     assert loaded.runner.layers == facts["layers"]
     assert {"privileges", "processes", "network"} <= set(facts["confined"])
+
+
+def test_what_was_found_by_trying_is_remembered(fake, monkeypatch, tmp_path):
+    """The next process asks the cache; another driver, or one that failed, is tried."""
+
+    def tried(*_):
+        raise MissingTool("tried again")
+
+    monkeypatch.setenv("KFORGE_HOME", str(tmp_path))
+    binary._facts.cache_clear()
+    try:
+        first = cuda_facts(0, fake)
+        with pytest.raises(MissingTool, match="no CUDA driver"):
+            cuda_facts(0, "libnone.so.1")
+        monkeypatch.setattr(binary, "_probe", tried)
+        binary._facts.cache_clear()
+        assert cuda_facts(0, fake) == first
+        with pytest.raises(MissingTool, match="tried again"):
+            cuda_facts(0, "libnone.so.1")
+    finally:
+        binary._facts.cache_clear()
 
 
 def test_replays_compute_on_their_own_slots(run, timed):

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import subprocess
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
@@ -84,6 +86,8 @@ def runner_environment(device: int) -> dict[str, str]:
 def cuda_facts(device: int = 0, driver: str = DRIVER) -> dict[str, Any]:
     """What the driver says of a device, and the strictest sandbox under which it works.
 
+    Found by trying, which takes up to a few seconds, once a boot; then remembered in the cache.
+
     Args:
         device: number of the device as torch counts.
         driver: the driver's library; another one than the system's is for tests.
@@ -97,25 +101,49 @@ def cuda_facts(device: int = 0, driver: str = DRIVER) -> dict[str, Any]:
     Raises:
         MissingTool: no compiler, no driver, or no such device; the message says which.
     """
-    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
-    return dict(_facts(device, driver, visible))
+    environment = runner_environment(device)
+    return dict(_facts(driver, tuple(sorted(environment.items()))))
 
 
 @lru_cache(maxsize=16)
-def _facts(device: int, driver: str, visible: str | None) -> dict[str, Any]:  # noqa: ARG001 - a key
+def _facts(driver: str, environment: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+    binary = cuda_runner_binary()
+    kept = binary.parent / f"facts-{_machine(driver, environment)}.json"
+    with suppress(OSError, ValueError):
+        return dict(json.loads(kept.read_text()))
+    facts = _probe(binary, driver, dict(environment))
+    facts["confined"] = [name for bit, name in LAYERS.items() if facts["layers"] & bit]
+    with suppress(OSError):  # a read-only or full cache: tried again by the next process
+        part = kept.with_suffix(f".{os.getpid()}")
+        part.write_text(json.dumps(facts))
+        part.replace(kept)
+    return facts
+
+
+def _machine(driver: str, environment: tuple[tuple[str, str], ...]) -> str:
+    """What an answer holds for: this boot of this machine, this user, driver and device."""
+    parts = [driver, str(environment), str(os.geteuid())]
+    for file in ("/proc/sys/kernel/random/boot_id", "/sys/module/nvidia/version"):
+        with suppress(OSError):
+            parts.append(Path(file).read_text())
+    with suppress(OSError):  # a library that is not the system's may change under its name
+        parts.append(str(Path(driver).stat().st_mtime_ns))
+    return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
+
+
+def _probe(binary: Path, driver: str, environment: dict[str, str]) -> dict[str, Any]:
     try:
         done = subprocess.run(
-            [str(cuda_runner_binary()), "--probe", driver, "0"],
+            [str(binary), "--probe", driver, "0"],
             capture_output=True,
             text=True,
             timeout=_PROBE_SECONDS,
             check=True,
-            env=runner_environment(device),
+            env=environment,
         )
         facts: dict[str, Any] = json.loads(done.stdout)
     except (OSError, ValueError, subprocess.SubprocessError) as problem:
         raise MissingTool(f"the CUDA runner does not start here: {problem}") from problem
     if "error" in facts:
         raise MissingTool(f"CUDA candidates cannot be judged on this machine: {facts['error']}")
-    facts["confined"] = [name for bit, name in LAYERS.items() if facts["layers"] & bit]
     return facts

@@ -133,10 +133,12 @@ bool trial(unsigned layers, const char* library, int index, std::string& report)
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-// All layers if the driver works under them, else as many as it does, tried one after the other.
+// All layers if the driver works under them; else all but files, which drivers are most particular
+// about; else as many as there can be, tried one after the other.
 int probe(const char* library, int index) {
   std::string best, report;
-  if (trial(kAllLayers, library, index, best)) return fputs(best.c_str(), stdout) < 0;
+  if (trial(kAllLayers, library, index, best) || trial(kAllLayers & ~kFiles, library, index, best))
+    return fputs(best.c_str(), stdout) < 0;
   unsigned kept = 0;
   if (trial(kept, library, index, best))
     for (unsigned layer : kEachLayer)

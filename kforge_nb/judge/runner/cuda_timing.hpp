@@ -1,10 +1,12 @@
 // Timed calls: CUDA graphs of many calls with a cold cache, the same graphs without the calls,
 // and calls launched one by one from the host.
 //
-// Before each timed call its outputs and scratch are overwritten and then more is read than the
-// second-level cache holds. Both happen in the graph without calls as well, so that the difference
-// of the two is the calls alone; and a call that finds its outputs as an earlier call left them
-// cannot take them for granted.
+// Before each timed call its outputs and scratch are overwritten, and before and after that more is
+// read than the second-level cache holds. All this happens in the graph without calls as well, so
+// that the difference of the two is the calls alone; and a call that finds its outputs as an earlier
+// call left them cannot take them for granted. The first of the two flushes has what the last call
+// left in the cache written back: done by the overwriting, that would cost nothing visible, and large
+// outputs would seem to be written faster than memory can take them.
 #pragma once
 #include "cuda_calls.hpp"
 
@@ -117,6 +119,7 @@ class Replays {
     GraphExec made = nullptr;
     check(driver.StreamBeginCapture(device.stream, kCaptureThreadLocal), "starting a capture");
     for (int64_t i = 0; i < calls_; ++i) {
+      flush();
       bench_.plan.poison(set_of(i), bench_.scratch);
       flush();
       if (with_calls) call(i);
