@@ -262,7 +262,9 @@ class Bench:
         return self._timed
 
     def _load_and_check(self, loaded: Loaded, cases: Sequence[Case], record: Stages) -> None:
+        asked = perf_counter()
         with self._place.working():
+            record.seconds["wait"] = record.seconds.get("wait", 0.0) + perf_counter() - asked
             with record.stage("load"):
                 record.resources |= self._place.load(loaded)
             with record.stage("correctness"):

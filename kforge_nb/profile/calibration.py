@@ -147,8 +147,9 @@ def _copy_gbs(device: str, moved: int, overhead: float) -> float:
 def _cuda_memory(device: str) -> tuple[float, dict[int, float]]:
     """Microseconds of a launch in a graph, and GB/s of copies by bytes moved.
 
-    Copies take their buffers in turn, so many that together they are far larger than the
-    second-level cache: what a kernel finds when it is timed with a cold cache.
+    A kernel that reads and writes as much, because copies of large memory go to copy engines that
+    are slower than kernels. It takes its buffers in turn, so many that together they are far larger
+    than the second-level cache: what a call finds when it is timed with a cold cache.
     """
     import torch
 
@@ -163,7 +164,7 @@ def _cuda_memory(device: str) -> tuple[float, dict[int, float]]:
             if count * moved > torch.cuda.mem_get_info()[0] // 4:
                 continue
             flat = torch.ones(count, 2, moved // 8, device=device)
-            took = _graph_us([partial(pair[1].copy_, pair[0]) for pair in flat])
+            took = _graph_us([partial(torch.neg, pair[0], out=pair[1]) for pair in flat])
             found[moved] = moved / (max(took - launch, took / 2) * 1e3)
             del flat
         torch.cuda.empty_cache()

@@ -142,7 +142,7 @@ class CudaRunner(RunnerHandle):
         self._ask(CudaOp.UPLOAD, first, slots)
 
     def prepare(self, calls: int) -> None:
-        """Build two CUDA graphs: ``calls`` times (wipe, flush, call), and the same without calls.
+        """Build two CUDA graphs: ``calls`` times (flush, wipe, flush, call), and without the calls.
 
         Call ``i`` reads slot ``i % slots`` and writes set ``i % sets`` of the outputs. The wipe
         overwrites its outputs and unzeroed scratch; zeroing scratch is part of the call.
