@@ -28,7 +28,11 @@ constexpr unsigned kAllLayers = 127;
 constexpr unsigned kEachLayer[] = {1, 2, 4, 8, 16, 32, 64};
 
 inline void allow_devices(int ruleset) {
-  const uint64_t write = 2, control = sandbox::landlock_abi() >= 5 ? 1ull << 15 : 0;
+  const int abi = sandbox::landlock_abi();
+  const uint64_t write = 2, control = abi >= 5 ? 1ull << 15 : 0;
+  // Drivers share a page with debuggers: a file is made there, sized and removed.
+  const uint64_t make = 1 << 8 | 1 << 5 | (abi >= 3 ? 1 << 14 : 0);
+  sandbox::landlock_allow(ruleset, "/dev/shm", sandbox::kReadFile | sandbox::kReadDir | write | make);
   const uint64_t rights = sandbox::kReadFile | write | control;
   for (const char* node : {"/dev/null", "/dev/zero", "/dev/urandom"})
     sandbox::landlock_allow(ruleset, node, sandbox::kReadFile | write);
@@ -41,7 +45,7 @@ inline void allow_devices(int ruleset) {
   closedir(folder);
 }
 
-// Files: device nodes to use, system libraries and machine descriptions to read, nothing else.
+// Files: device nodes to use, shared memory, system libraries and machine descriptions to read, nothing else.
 inline bool landlock(const char* driver) {
   int ruleset = sandbox::landlock_begin();
   if (ruleset < 0) return false;
