@@ -62,7 +62,7 @@ def plane_parameters(plan: GroupPlan, target: Target) -> dict[str, list[Any]]:
     """
     return {
         "way": ["two", "chain", "kept", "drawn"],
-        "beside": [4, 3, 6, 8, 2],
+        "beside": [3, 2, 4, 6, 1],
         "copies": [True, False],
         "block": [256, 512, 128, 1024],
         "unroll": [4, 2, 8],
@@ -84,8 +84,9 @@ def _split(plan: GroupPlan, target: Target, params: Params) -> int:
         item = 2 if emit.short_answers(target) else 4
         return min(most, -(-elements * item // (params["task_kb"] * 1024)))
     size = elements * kept_type(plan).itemsize
-    least = -(-size // _room(target, params))
-    at_once = _beside(params) * emit.multiprocessors(target.device) // groups
+    held = 2 if _copied(plan, params) else 1
+    least = -(-size // (_room(target, params) // held))
+    at_once = held * _beside(params) * emit.multiprocessors(target.device) // groups
     # Where all groups fit on the device at once, every block gets an equal share of them.
     return min(most, max(least, at_once))
 
@@ -125,7 +126,7 @@ def plane_constants(plan: GroupPlan, target: Target, params: Params) -> dict[str
         "SPLIT": ("int", _split(plan, target, params)),
         "GROUPS": ("int", groups),
         "LAG": ("int", min(params["lag"], groups)),
-        "COPIED": ("bool", params["copies"] and _copies(plan, params)),
+        "COPIED": ("bool", _copied(plan, params)),
         "STAGES": ("int", 4),
         "CHUNK": ("int", _chunk(plan, groups, params)),
     }
@@ -138,10 +139,10 @@ def _chunk(plan: GroupPlan, groups: int, params: Params) -> int:
     return min(groups, max(1, wanted, -(-groups // MOST_STEPS)))
 
 
-def _copies(plan: GroupPlan, params: Params) -> bool:
-    """Whether a part can go to shared memory by asynchronous copies of 16 bytes."""
+def _copied(plan: GroupPlan, params: Params) -> bool:
+    """Whether parts come by asynchronous copies; a block then holds two of them."""
     whole = params["vector"] * kept_type(plan).itemsize == 16
-    return whole and _address(plan) is not None
+    return bool(params["copies"]) and whole and _address(plan) is not None
 
 
 def plane_entries(
@@ -167,6 +168,7 @@ def plane_entries(
         body += f"  kept_tasks{stream}(a, partial, state, shared, (Kept*)room);"
         vectors = -(-code.domain.rows * code.domain.length // groups // params["vector"])
         size = -(-vectors // split) * params["vector"] * kept_type(plan).itemsize
+        size *= 2 if constants["COPIED"][1] else 1
         beside = _beside(params)
         grid = min(groups * split, beside * processors)
         given = [*pointers, ("int* ", "state")]

@@ -2,9 +2,10 @@
 // block leaves the part that it drew in shared memory, gives its moments away, waits for those of
 // the whole group and normalises what it kept. Blocks that wait for each other run at the same
 // time; where the device is shared and fewer of them run than the group has parts, those who wait
-// draw the parts that are left, and read them again later. So a block only ever waits for parts
-// that somebody has drawn, and between drawing a part and giving its moments nobody waits: this
-// cannot come to a stand. ``state`` is the next part, then the parts done of each group.
+// draw the parts that are left, and read them again later. So a block only waits for parts that
+// somebody has drawn, and whoever waits for a group has given all of its own parts of that group and
+// of those before: this cannot come to a stand. ``state`` is the next part, then the parts done of
+// each group.
 static constexpr int PATIENCE = 64;
 static constexpr int TURNS = (PART_V + BLOCK - 1) / BLOCK, STAGE = (TURNS + STAGES - 1) / STAGES;
 
@@ -21,10 +22,12 @@ template <int LEFT> KF_INLINE void await_stage() {
 KF_INLINE vf kept_at(const Kept* room, int k) { return load<Kept, All, false>(room + k * V, All{}); }
 
 // One stage of a part that has arrived; every thread looks at what it copied itself.
-template <int AT> KF_INLINE void stage_moments(Sums& sums, const Args& a, int group, int first,
-                                               int end, const Kept* room) {
+// LATER stages were asked for after those of this part.
+template <int AT, int LATER>
+KF_INLINE void stage_moments(
+    Sums& sums, const Args& a, int group, int first, int end, const Kept* room) {
   if constexpr (AT < STAGES) {
-    await_stage<STAGES - 1 - AT>();
+    await_stage<LATER + STAGES - 1 - AT>();
     const int from = first + AT * STAGE * BLOCK, stop = min(end, from + STAGE * BLOCK);
     each_vector(a, group, from, stop, [&](auto count, auto at) {
       vf x[count.OF];
@@ -33,17 +36,19 @@ template <int AT> KF_INLINE void stage_moments(Sums& sums, const Args& a, int gr
         at(u, [&](const Row&, int, int k) { x[u] = kept_at(room, k - first); });
       sums.take(x);
     });
-    stage_moments<AT + 1>(sums, a, group, first, end, room);
+    stage_moments<AT + 1, LATER>(sums, a, group, first, end, room);
   }
 }
 
-// The whole part is asked for at once, past the registers; its moments follow as it arrives.
-KF_INLINE Moments copied_moments(const Args& a, int group, int part, Kept* room) {
-  const int first = part * PART_V, end = min(GV, first + PART_V);
+// The whole part is asked for at once, past the registers; beyond the last part there is nothing to
+// ask for, but the stages are counted.
+KF_INLINE void ask(const Args& a, int drawn, Kept* room) {
+  const int first = drawn % SPLIT * PART_V, past = min(GV, first + PART_V);
+  const int end = drawn < GROUPS * SPLIT ? past : first;
 #pragma unroll 1
   for (int s = 0; s < STAGES; ++s) {
     const int from = first + s * STAGE * BLOCK, stop = min(end, from + STAGE * BLOCK);
-    each_vector(a, group, from, stop, [&](auto count, auto at) {
+    each_vector(a, drawn / SPLIT, from, stop, [&](auto count, auto at) {
 #pragma unroll
       for (int u = 0; u < count.OF; ++u)
         at(u, [&](const Row& p, int i, int k) {
@@ -52,23 +57,24 @@ KF_INLINE Moments copied_moments(const Args& a, int group, int part, Kept* room)
     });
     end_stage();
   }
-  Sums sums;
-  stage_moments<0>(sums, a, group, first, end, room);
-  return sums.moments();
 }
 
-template <bool KEEP>
-KF_INLINE void give_part(
-    const Args& a, float* partial, int* state, int drawn, float* shared, Kept* room) {
-  const int group = drawn / SPLIT, part = drawn % SPLIT;
-  Moments m;
-  if constexpr (KEEP && COPIED) m = copied_moments(a, group, part, room);
-  else m = part_moments(a, group, part, KEEP ? room : nullptr);
-  give_moments(m, partial, group, part, shared);
+KF_INLINE void give(const Moments& m, float* partial, int* state, int drawn, float* shared) {
+  give_moments(m, partial, drawn / SPLIT, drawn % SPLIT, shared);
   if (threadIdx.x == 0) {
     __threadfence();
-    atomicAdd(state + 1 + group, 1);
+    atomicAdd(state + 1 + drawn / SPLIT, 1);
   }
+}
+
+// The moments of a part that was asked for, as it arrives.
+template <int LATER>
+KF_INLINE void give_asked(
+    const Args& a, float* partial, int* state, int drawn, float* shared, const Kept* room) {
+  const int first = drawn % SPLIT * PART_V;
+  Sums sums;
+  stage_moments<0, LATER>(sums, a, drawn / SPLIT, first, min(GV, first + PART_V), room);
+  give(sums.moments(), partial, state, drawn, shared);
 }
 
 // For one thread: -1 once the group is complete, or a part of it that nobody else has drawn.
@@ -101,28 +107,56 @@ KF_INLINE void apply_kept(
   });
 }
 
+// All threads: until the group is complete; how many parts had to be drawn, and which.
+KF_INLINE int await_group(
+    const Args& a, float* partial, int* state, int group, float* shared, int* more) {
+  for (int helped = 0;; ++helped) {
+    __syncthreads();
+    if (threadIdx.x == 0) more[helped] = awaited(state, group);
+    __syncthreads();
+    const int drawn = more[helped];
+    if (drawn < 0) return helped;
+    give(part_moments(a, group, drawn % SPLIT), partial, state, drawn, shared);
+  }
+}
+
+// A block draws, reads, waits and normalises one part after the other; or, where parts come by
+// asynchronous copies, the next one is on its way while this one is waited for and normalised.
 template <bool S>
 KF_INLINE void kept_tasks(const Args& a, float* partial, int* state, float* shared, Kept* room) {
+  constexpr int ALL_PARTS = GROUPS * SPLIT;
   __shared__ int drawn, more[SPLIT];
-  for (;;) {
+  const auto draw = [&] {
     __syncthreads();
     if (threadIdx.x == 0) drawn = atomicAdd(state, 1);
     __syncthreads();
-    const int own = drawn, group = own / SPLIT;
-    if (own >= GROUPS * SPLIT) return;
-    give_part<true>(a, partial, state, own, shared, room);
-    int helped = 0;
-    for (;; ++helped) {
-      __syncthreads();
-      if (threadIdx.x == 0) more[helped] = awaited(state, group);
-      __syncthreads();
-      if (more[helped] < 0) break;
-      give_part<false>(a, partial, state, more[helped], shared, room);
-    }
+    return drawn;
+  };
+  Kept *here = room, *there = room + (COPIED ? PART_V * V : 0);
+  int own = draw(), next = ALL_PARTS;
+  bool given = false;
+  if (COPIED) {
+    ask(a, own, here);
+    next = draw();
+    ask(a, next, there);
+  }
+  while (own < ALL_PARTS) {
+    const int group = own / SPLIT;
+    if constexpr (!COPIED) give(part_moments(a, group, own % SPLIT, here), partial, state, own, shared);
+    else if (!given) give_asked<STAGES>(a, partial, state, own, shared, here);
+    given = COPIED && next < ALL_PARTS && next / SPLIT == group;
+    if (given) give_asked<0>(a, partial, state, next, shared, there);
+    const int helped = await_group(a, partial, state, group, shared, more);
     Team<BLOCK, BLOCK> team(shared);
     const Moments m = of_group<BLOCK>(partial, group, team);
     const Normal normal{m.mean, deviation(m)};
-    apply_kept<S>(a, room, normal, group, own % SPLIT);
+    apply_kept<S>(a, here, normal, group, own % SPLIT);
     for (int k = 0; k < helped; ++k) apply_task<S>(a, normal, group, more[k] % SPLIT);
+    const int following = draw();
+    if (COPIED) ask(a, following, here);
+    own = COPIED ? next : following;
+    next = following;
+    Kept* const free = here;
+    here = there, there = free;
   }
 }
