@@ -42,4 +42,5 @@ def extension_candidate(
 ) -> Candidate:
     """A ``cuda_extension`` candidate from its source."""
     plan = extension_plan(inputs, outputs)
-    return Candidate("cuda_extension", source, plan, title=FORWARD, origin=origin)
+    title = f"{FORWARD} (host code)"
+    return Candidate("cuda_extension", source, plan, title=title, origin=origin)

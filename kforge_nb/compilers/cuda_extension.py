@@ -26,6 +26,7 @@ import re
 import shutil
 import sys
 import tempfile
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -106,7 +107,7 @@ class ExtensionBuilt:
     without what the linker added.
 
     ``arch`` is ``sm_90`` and the like, or ``cpu``; ``resources`` holds what the assembler said of
-    each kernel (by its mangled name).
+    each kernel.
     """
 
     library: Path
@@ -125,12 +126,16 @@ class ExtensionBuilt:
 
 @dataclass(frozen=True, slots=True)
 class CompileFailed:
-    """A source that did not build: whole log, what matters of it, and whether time ran out."""
+    """A source that did not build: whole log, what matters of it, and whether time ran out.
+
+    ``stopped``: it was not the source's fault, somebody asked for the end.
+    """
 
     log: str
     distilled: str
     timed_out: bool
     seconds: float = 0.0
+    stopped: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +171,7 @@ def build_extension(
     time_limit: float = TIME_LIMIT,
     memory_limit: int = MEMORY_LIMIT,
     toolkit: Toolkit | None = None,
+    stop: Callable[[], bool] | None = None,
 ) -> ExtensionBuilt | CompileFailed:
     """Build ``source`` as a torch extension for ``device``, without loading it.
 
@@ -177,6 +183,7 @@ def build_extension(
         time_limit: seconds; the compilers and everything they started are killed then.
         memory_limit: bytes of address space for each process of the build.
         toolkit: the nvcc to use; found if not given.
+        stop: asked while it builds; when it says so, the build ends, with all its processes.
 
     Returns:
         The library, or the failure as a value.
@@ -196,7 +203,7 @@ def build_extension(
     _forget_killed(cache)
     folder = Path(tempfile.mkdtemp(prefix=f"{_build_prefix()}{os.getpid()}-", dir=cache))
     try:
-        made = _compile(source, tools, folder, time_limit, memory_limit)
+        made = _compile(source, tools, folder, time_limit, memory_limit, stop)
         if isinstance(made, CompileFailed):
             return made
         _publish(folder, home, made)
@@ -243,7 +250,12 @@ def _forget_killed(cache: Path) -> None:
 
 
 def _compile(
-    source: str, tools: _Tools, folder: Path, time_limit: float, memory_limit: int
+    source: str,
+    tools: _Tools,
+    folder: Path,
+    time_limit: float,
+    memory_limit: int,
+    stop: Callable[[], bool] | None,
 ) -> dict[str, Any] | CompileFailed:
     (folder / tools.source_name).write_text(source, encoding="utf-8")
     (folder / "binding.cpp").write_text(BINDING, encoding="utf-8")
@@ -258,6 +270,7 @@ def _compile(
         environment=_environment(tools, folder),
         time_limit=time_limit + _GRACE,
         memory_limit=memory_limit,
+        stop=stop,
     )
     library = folder / LIBRARY_NAME
     if outcome.status != 0 or outcome.timed_out or not library.exists():
@@ -268,8 +281,14 @@ def _compile(
         "log": _without_commands(outcome.log),
         "cached": False,
         "compiler": tools.words,
-        "resources": kernel_resources(outcome.log),
+        "resources": {_short(n): r for n, r in kernel_resources(outcome.log).items()},
     }
+
+
+def _short(name: str) -> str:
+    """``silu`` of ``_Z4siluPKfPfl``; names in namespaces and of templates stay as they are."""
+    match = re.match(r"_Z(\d+)", name)
+    return name[match.end() :][: int(match[1])] if match else name
 
 
 def _request(tools: _Tools, folder: Path) -> dict[str, Any]:
@@ -311,6 +330,8 @@ def _environment(tools: _Tools, folder: Path) -> dict[str, str]:
 
 
 def _failure(outcome: Outcome, source: str, tools: _Tools, time_limit: float) -> CompileFailed:
+    if outcome.stopped:
+        return CompileFailed(outcome.log, "the build was stopped", False, outcome.seconds, True)
     if outcome.timed_out or outcome.status == EXPIRED:
         text = f"the compiler was stopped after {time_limit:g} s"
         return CompileFailed(outcome.log, text, True, outcome.seconds)

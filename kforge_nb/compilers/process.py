@@ -11,11 +11,14 @@ import os
 import signal
 import subprocess
 import time
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 __all__ = ["Outcome", "run_limited"]
 
+_LOOK_SECONDS, _END_SECONDS = 0.1, 20.0
 LOG_LIMIT = 256 << 10
 FILE_LIMIT_BLOCKS = 2 * (512 << 20) // 1024  # ulimit -f counts blocks of 512 bytes: 512 MiB
 _WRAPPER = (
@@ -32,6 +35,7 @@ class Outcome:
     log: str
     seconds: float
     timed_out: bool
+    stopped: bool = False
 
 
 def run_limited(
@@ -41,6 +45,7 @@ def run_limited(
     environment: dict[str, str],
     time_limit: float,
     memory_limit: int,
+    stop: Callable[[], bool] | None = None,
 ) -> Outcome:
     """Run ``command`` in ``folder`` and wait for its end, killing its whole group at the limit.
 
@@ -50,6 +55,7 @@ def run_limited(
         environment: the whole environment.
         time_limit: seconds of wall time; the same (rounded up) limits CPU time.
         memory_limit: bytes of address space for each process.
+        stop: asked ten times a second; when it says so, the group gets SIGTERM and some seconds.
     """
     limits = [str(memory_limit // 1024), str(int(time_limit) + 1), str(FILE_LIMIT_BLOCKS)]
     wrapped = ["/bin/sh", "-c", _WRAPPER, "sh", *limits, *command]
@@ -65,15 +71,38 @@ def run_limited(
             stderr=subprocess.STDOUT,
             start_new_session=True,
         )
-        timed_out = False
+        timed_out, stopped = False, False
         try:
-            process.wait(timeout=time_limit)
+            stopped = _wait(process, time_limit, stop)
         except subprocess.TimeoutExpired:
             timed_out = True
         finally:
             _kill_group(process)
     seconds = time.monotonic() - start
-    return Outcome(process.returncode, _read_log(log_path), seconds, timed_out)
+    return Outcome(process.returncode, _read_log(log_path), seconds, timed_out, stopped)
+
+
+def _wait(
+    process: subprocess.Popen[bytes], seconds: float, stop: Callable[[], bool] | None
+) -> bool:
+    """Wait for the end; whether it was asked for. Raises TimeoutExpired."""
+    if stop is None:
+        process.wait(timeout=seconds)
+        return False
+    deadline = time.monotonic() + seconds
+    while not stop():
+        try:
+            process.wait(timeout=_LOOK_SECONDS)
+        except subprocess.TimeoutExpired:
+            if time.monotonic() > deadline:
+                raise
+        else:
+            return False
+    with suppress(ProcessLookupError, PermissionError):
+        os.killpg(process.pid, signal.SIGTERM)
+    with suppress(subprocess.TimeoutExpired):
+        process.wait(timeout=_END_SECONDS)
+    return True
 
 
 def _kill_group(process: subprocess.Popen[bytes]) -> None:

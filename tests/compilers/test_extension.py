@@ -144,6 +144,25 @@ def test_a_build_that_takes_too_long_is_stopped_whole(slow, tmp_path: Path) -> N
     assert list((tmp_path / "cache").iterdir()) == []
 
 
+def test_a_build_can_be_stopped(slow, tmp_path: Path) -> None:
+    """Where somebody asks for the end, the build ends at once, whole, and says that it was that."""
+    toolkit, sleepers = slow
+    begun = time.monotonic()
+    found = build_extension(
+        "x",
+        "cuda:0",
+        cache=tmp_path / "cache",
+        arch="sm_90",
+        toolkit=toolkit,
+        stop=lambda: len(_pids(sleepers)) == 3 or time.monotonic() - begun > 60,
+    )
+
+    assert isinstance(found, CompileFailed)
+    assert (found.stopped, found.timed_out) == (True, False)
+    assert len(_pids(sleepers)) == 3
+    assert not any(_runs(pid) for pid in _pids(sleepers))
+
+
 def test_a_killed_build_never_hinders_a_later_one(slow, tmp_path: Path) -> None:
     """After kill -9 in the middle its children end, and the same build starts at once."""
     toolkit, sleepers = slow
@@ -202,6 +221,12 @@ def test_one_architecture_and_no_environment_of_the_user(tmp_path: Path, monkeyp
     assert "arch=compute_120,code=sm_120" in found.log
     assert found.log.count("-gencode") == found.log.count("arch=compute_120,code=sm_120")
     assert "SECRET_KEY" not in found.log
+
+
+def test_kernels_are_called_as_in_the_source() -> None:
+    """A plain function's mangled name becomes its own; others stay."""
+    assert cuda_extension._short("_Z4siluPKfPfl") == "silu"
+    assert cuda_extension._short("_ZN3rowI5floatE1kEv") == "_ZN3rowI5floatE1kEv"
 
 
 def test_the_cache_key_holds_all_that_matters() -> None:

@@ -7,6 +7,7 @@ is said in every evaluation, in ``resources["host_code"]`` and in the reason.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,7 @@ from kforge_nb.judge.extension.policy import inspect_extension, scan_extension
 from kforge_nb.judge.extension.session import ExtensionCandidate
 from kforge_nb.judge.place import Compiled
 from kforge_nb.judge.runner_handle import Limits
-from kforge_nb.judge.stages import compile_failed
+from kforge_nb.judge.stages import Ended, Stages, compile_failed
 from kforge_nb.settings import cache_dir
 
 if TYPE_CHECKING:
@@ -49,6 +50,7 @@ class ExtensionPlace:
         self._place = place
         self._device = device
         self._threads = threads
+        self.stop: Callable[[], bool] | None = None
 
     def __getattr__(self, name: str) -> Any:
         """What an extension shares with every other candidate on the device."""
@@ -60,8 +62,12 @@ class ExtensionPlace:
 
     def build(self, candidate: Candidate) -> Compiled:
         """A torch extension; raises Ended where that fails."""
-        built = build_extension(candidate.source, self._device, cache=cache_dir() / "extensions")
+        built = build_extension(
+            candidate.source, self._device, cache=cache_dir() / "extensions", stop=self.stop
+        )
         if isinstance(built, CompileFailed):
+            if built.stopped:
+                raise Ended(Verdict.UNDECIDED, "stopped while it was built")
             raise compile_failed(built.distilled, built.timed_out)
         resources: dict[str, Any] = {"compiler": built.compiler}
         if built.resources:
@@ -94,7 +100,16 @@ class ExtensionBench(Bench):
 
     def __init__(self, bench: Bench) -> None:
         self.__dict__.update(bench.__dict__)
-        self._place = ExtensionPlace(bench._place, bench.target.device, bench._judge.threads)
+        threads = bench._judge.threads
+        self._extensions = ExtensionPlace(bench._place, bench.target.device, threads)
+        self._place = self._extensions
+
+    def _admit(
+        self, candidate: Candidate, stopped: Callable[[], bool], record: Stages
+    ) -> tuple[ResolvedPlan, Compiled]:
+        """As ever; a build takes half a minute, so it can be stopped too."""
+        self._extensions.stop = stopped
+        return super()._admit(candidate, stopped, record)
 
     def _judged(self, candidate: Candidate, *rest: Any) -> Evaluation:
         """As ever, and marked."""
