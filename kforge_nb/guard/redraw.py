@@ -95,24 +95,42 @@ def redrawn(call: ModuleCall, generator: torch.Generator) -> ModuleCall:
 def _redraw(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     if tensor.numel() == 0 or tensor.dtype == torch.bool or tensor.is_complex():
         return tensor
+    generator = _on(tensor.device, generator)
     if tensor.is_floating_point():
         return _redraw_floats(tensor, generator)
-    values = tensor.detach().cpu().reshape(-1)
-    if values.numel() < 2 or values.unique().numel() <= 2 or _counts_up(tensor):
+    values = tensor.detach().reshape(-1)
+    if values.numel() < 2 or _two_valued(values) or _counts_up(tensor):
         return tensor
-    pick = torch.randint(values.numel(), (values.numel(),), generator=generator)
-    return values[pick].reshape(tensor.shape).to(tensor.device)
+    count = values.numel()
+    pick = torch.randint(count, (count,), generator=generator, device=values.device)
+    return values[pick].reshape(tensor.shape)
+
+
+def _on(device: torch.device, generator: torch.Generator) -> torch.Generator:
+    """A generator on the tensor's device, seeded from the one that is given."""
+    if device.type == generator.device.type:
+        return generator
+    seed = int(torch.randint(1 << 62, (), generator=generator))
+    return torch.Generator(device).manual_seed(seed)
+
+
+def _two_valued(values: torch.Tensor) -> bool:
+    """Whether there are no more than two different values, as in a mask."""
+    least, most = values.min(), values.max()
+    return bool(((values == least) | (values == most)).all())
 
 
 def _redraw_floats(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
     """Normal values with the mean and spread of the finite ones; masks stay as they are."""
-    values = tensor.detach().cpu().to(torch.float64).reshape(-1)
-    finite = values[torch.isfinite(values) & (values.abs() < 1e4)]
-    if finite.numel() < values.numel() or values.unique().numel() <= 2:
+    values = tensor.detach().reshape(-1)
+    if not bool((torch.isfinite(values) & (values.abs() < 1e4)).all()) or _two_valued(values):
         return tensor
-    noise = torch.randn(values.shape, generator=generator, dtype=torch.float64)
-    fresh = finite.mean() + noise * finite.std(unbiased=False)
-    return fresh.reshape(tensor.shape).to(tensor.dtype).to(tensor.device)
+    exact = values.to(torch.float64)
+    noise = torch.randn(
+        values.shape, generator=generator, dtype=torch.float64, device=values.device
+    )
+    fresh = exact.mean() + noise * exact.std(unbiased=False)
+    return fresh.reshape(tensor.shape).to(tensor.dtype)
 
 
 def _counts_up(tensor: torch.Tensor) -> bool:
