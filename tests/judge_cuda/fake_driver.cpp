@@ -19,7 +19,9 @@
 namespace {
 
 constexpr size_t kMemory = 64 << 20, kShared = 100 << 10;
-enum : int { kOk = 0, kInvalid = 1, kNoMemory = 2, kNoBinary = 209, kNotFound = 500, kCapture = 900 };
+enum : int {
+  kOk = 0, kInvalid = 1, kNoMemory = 2, kNoBinary = 209, kNotFound = 500, kCapture = 900
+};
 
 struct Kernel {
   std::string name;
@@ -60,8 +62,9 @@ T& parameter(void** p, int i) { return *static_cast<T*>(p[i]); }
 }  // namespace
 
 #define API extern "C" __attribute__((visibility("default"))) int
-#define KERNEL(name) \
-  extern "C" __attribute__((visibility("default"))) void kernel_##name(void** p, const unsigned* grid)
+#define KERNEL(name)                                  \
+  extern "C" __attribute__((visibility("default"))) \
+  void kernel_##name(void** p, const unsigned* grid)
 #define NEEDS_CONTEXT if (!state.current) return 201; if (state.sticky) return state.sticky
 
 API cuInit(unsigned) {
@@ -74,7 +77,10 @@ API cuInit(unsigned) {
 API cuDriverGetVersion(int* v) { *v = 13000; return kOk; }
 API cuDeviceGetCount(int* n) { *n = 1; return state.started ? kOk : 3; }
 API cuDeviceGet(int* d, int i) { *d = i; return i == 0 ? kOk : 101; }
-API cuDeviceGetName(char* to, int n, int) { strncpy(to, "A \"fake\" device", static_cast<size_t>(n)); return kOk; }
+API cuDeviceGetName(char* to, int n, int) {
+  strncpy(to, "A \"fake\" device", static_cast<size_t>(n));
+  return kOk;
+}
 API cuDeviceTotalMem_v2(size_t* to, int) { *to = kMemory; return kOk; }
 API cuDeviceGetAttribute(int* to, int which, int) {
   static const std::map<int, int> values = {{38, 1 << 16}, {16, 2}, {75, 9}, {76, 0}, {88, 0},
@@ -197,7 +203,11 @@ API cuMemsetD8Async(unsigned long long to, unsigned char byte, size_t n, void*) 
 API cuStreamCreate(void** to, unsigned) { NEEDS_CONTEXT; *to = &state; return kOk; }
 API cuStreamSynchronize(void*) { NEEDS_CONTEXT; return state.capturing ? kCapture : kOk; }
 API cuStreamBeginCapture_v2(void*, int) { NEEDS_CONTEXT; state.capturing = new Work; return kOk; }
-API cuStreamEndCapture(void*, void** to) { *to = state.capturing; state.capturing = nullptr; return state.sticky; }
+API cuStreamEndCapture(void*, void** to) {
+  *to = state.capturing;
+  state.capturing = nullptr;
+  return state.sticky;
+}
 API cuGraphInstantiateWithFlags(void** to, void* graph, unsigned long long) {
   *to = new Work(*static_cast<Work*>(graph));
   return kOk;

@@ -45,13 +45,14 @@ struct Kernel {
   void open(Module module) {
     check(driver.ModuleGetFunction(&function, module, name.c_str()), "looking for kernel " + name,
           Fault::kCode);
-    facts = {ask(kRegisters),      ask(kStaticShared), ask(kLocal), ask(kConstant), ask(kMaxThreads),
-             ask(kBinaryVersion), -1,                 0};
+    facts = {ask(kRegisters),  ask(kStaticShared),  ask(kLocal), ask(kConstant),
+             ask(kMaxThreads), ask(kBinaryVersion), -1,          0};
     if (driver.FuncGetParamInfo == nullptr) return;
     size_t offset = 0, bytes = 0;
-    for (size_t i = 0; i < kMaxArguments && driver.FuncGetParamInfo(function, i, &offset, &bytes) == 0;
-         ++i)
+    for (size_t i = 0; i < kMaxArguments; ++i) {
+      if (driver.FuncGetParamInfo(function, i, &offset, &bytes) != 0) break;  // beyond the last
       parameters.push_back(bytes);
+    }
     knows_parameters = true;
     facts.parameters = static_cast<int64_t>(parameters.size());
   }
@@ -76,10 +77,10 @@ struct Kernel {
     const uint64_t threads = uint64_t{shape.block[0]} * shape.block[1] * shape.block[2];
     if (threads > static_cast<uint64_t>(facts.max_threads))
       throw Failure{Fault::kContract,
-                    "kernel " + name + " uses " + std::to_string(facts.registers) +
-                        " registers a thread, so a block may have at most " +
-                        std::to_string(facts.max_threads) + " threads; the plan asks for " +
-                        std::to_string(threads)};
+                    "kernel " + name + " can run with at most " +
+                        std::to_string(facts.max_threads) + " threads in a block (it takes " +
+                        std::to_string(facts.registers) +
+                        " registers for each); the plan asks for " + std::to_string(threads)};
     const size_t all = static_cast<size_t>(facts.shared) + shape.shared;
     if (all > device.shared)
       throw Failure{Fault::kContract, "kernel " + name + " asks for " + std::to_string(all) +
@@ -108,7 +109,8 @@ inline Module load_module(const std::string& image, const std::string& what) {
 }
 
 // One launch with addresses put in. `shape` must have passed Kernel::fit.
-inline void launch(const Kernel& kernel, const LaunchShape& shape, const std::vector<uint64_t>& values) {
+inline void launch(const Kernel& kernel, const LaunchShape& shape,
+                   const std::vector<uint64_t>& values) {
   static uint64_t nothing[512] = {};  // where a driver looks for parameters that the plan lacks
   void* parameters[kMaxArguments];
   for (size_t i = 0; i < kMaxArguments; ++i)

@@ -12,7 +12,9 @@ constexpr size_t kMargin = 64 << 10;  // guard zone on both sides of every slab
 constexpr size_t kStaging = 4 << 20, kWorthPinning = 4 << 20;
 constexpr unsigned char kGuardByte = 0xa5, kPoisonByte = 0xff;
 
-inline std::string mib(size_t bytes) { return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB"; }
+inline std::string mib(size_t bytes) {
+  return std::to_string((bytes + (1 << 20) - 1) >> 20) + " MiB";
+}
 
 class Device {
  public:
@@ -29,8 +31,8 @@ class Device {
     int count = 0;
     check(driver.DeviceGetCount(&count), "counting devices", fault);
     if (index < 0 || index >= count)
-      throw Failure{fault, "there is no CUDA device " + std::to_string(index) + "; the driver has " +
-                               std::to_string(count)};
+      throw Failure{fault, "there is no CUDA device " + std::to_string(index) +
+                               "; the driver has " + std::to_string(count)};
     check(driver.DeviceGet(&device_, index), "asking for the device", fault);
     describe();
     driver.DevicePrimaryCtxSetFlags(device_, 1);  // spin: the sharpest end of a wait

@@ -61,12 +61,12 @@ struct Failure {
   X(Init, "cuInit", (unsigned))                                                                   \
   X(DriverGetVersion, "cuDriverGetVersion", (int*))                                               \
   X(DeviceGetCount, "cuDeviceGetCount", (int*))                                                   \
-  X(DeviceGet, "cuDeviceGet", (DeviceId*, int))                                                     \
-  X(DeviceGetName, "cuDeviceGetName", (char*, int, DeviceId))                                       \
-  X(DeviceGetAttribute, "cuDeviceGetAttribute", (int*, int, DeviceId))                              \
-  X(DeviceTotalMem, "cuDeviceTotalMem_v2", (size_t*, DeviceId))                                     \
-  X(DevicePrimaryCtxSetFlags, "cuDevicePrimaryCtxSetFlags_v2", (DeviceId, unsigned))                \
-  X(DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (Context*, DeviceId))                       \
+  X(DeviceGet, "cuDeviceGet", (DeviceId*, int))                                                   \
+  X(DeviceGetName, "cuDeviceGetName", (char*, int, DeviceId))                                     \
+  X(DeviceGetAttribute, "cuDeviceGetAttribute", (int*, int, DeviceId))                            \
+  X(DeviceTotalMem, "cuDeviceTotalMem_v2", (size_t*, DeviceId))                                   \
+  X(DevicePrimaryCtxSetFlags, "cuDevicePrimaryCtxSetFlags_v2", (DeviceId, unsigned))              \
+  X(DevicePrimaryCtxRetain, "cuDevicePrimaryCtxRetain", (Context*, DeviceId))                     \
   X(CtxSetCurrent, "cuCtxSetCurrent", (Context))                                                  \
   X(CtxSetLimit, "cuCtxSetLimit", (int, size_t))                                                  \
   X(ModuleLoadData, "cuModuleLoadData", (Module*, const void*))                                   \
@@ -112,9 +112,9 @@ struct Driver {
     void* handle = dlopen(library, RTLD_NOW | RTLD_LOCAL);
     if (handle == nullptr)
       throw Failure{Fault::kEnvironment, std::string("no CUDA driver here: ") + dlerror()};
-#define KFORGE_RESOLVE(name, symbol, parameters)                                              \
-  name = reinterpret_cast<decltype(name)>(dlsym(handle, symbol));                             \
-  if (name == nullptr)                                                                        \
+#define KFORGE_RESOLVE(name, symbol, parameters)                                                  \
+  name = reinterpret_cast<decltype(name)>(dlsym(handle, symbol));                                 \
+  if (name == nullptr)                                                                            \
     throw Failure{Fault::kEnvironment, "the CUDA driver lacks " symbol "; update the driver"};
     KFORGE_CUDA_FUNCTIONS(KFORGE_RESOLVE)
 #undef KFORGE_RESOLVE
@@ -125,10 +125,10 @@ struct Driver {
   std::string name_of(Result result) const {
     const char* name = nullptr;
     const char* text = nullptr;
-    if (GetErrorName(result, &name) != 0 || name == nullptr) return "error " + std::to_string(result);
-    std::string words = name;
-    if (GetErrorString(result, &text) == 0 && text != nullptr) words += std::string(" (") + text + ")";
-    return words;
+    if (GetErrorName(result, &name) != 0 || name == nullptr)
+      return "error " + std::to_string(result);
+    if (GetErrorString(result, &text) != 0 || text == nullptr) return name;
+    return std::string(name) + " (" + text + ")";
   }
 };
 

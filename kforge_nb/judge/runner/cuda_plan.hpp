@@ -46,7 +46,8 @@ class Plan {
     launches.assign(header.launches, {});
     for (Launch& entry : launches) {
       reader.take(&entry.shape, 1);
-      if (entry.shape.kernel >= kernels.size() || entry.shape.arguments > kMaxArguments) malformed();
+      if (entry.shape.kernel >= kernels.size()) malformed();
+      if (entry.shape.arguments > kMaxArguments) malformed();
       entry.arguments.resize(entry.shape.arguments);
       reader.take(entry.arguments.data(), entry.arguments.size());
     }
@@ -71,7 +72,8 @@ class Plan {
   }
 
   // One call: scratch that starts as zero is filled, then every kernel is launched.
-  void call(const std::vector<Kernel>& kernels, Pointer inputs, const Slab& out, Slab& shared) const {
+  void call(const std::vector<Kernel>& kernels, Pointer inputs, const Slab& out,
+            Slab& shared) const {
     for (const ScratchBuffer& buffer : scratch)
       if (buffer.zero) shared.fill(0, buffer.offset, buffer.bytes);
     std::vector<uint64_t> values;

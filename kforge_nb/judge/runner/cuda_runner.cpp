@@ -89,7 +89,8 @@ std::string quoted(const std::string& text) {
 // Everything of the driver that judging uses except kernels; `out` gets facts or an error.
 bool try_layers(unsigned layers, const char* library, int index, FILE* out) {
   try {
-    if (!confine(layers, library)) throw Failure{Fault::kEnvironment, "the kernel does not have it"};
+    if (!confine(layers, library))
+      throw Failure{Fault::kEnvironment, "the system's kernel does not have it"};
     const uint64_t start = wire::now();
     device.start(library, index, 1 << 20, 1 << 16);
     const double seconds = static_cast<double>(wire::now() - start) * 1e-9;
@@ -129,7 +130,8 @@ bool trial(unsigned layers, const char* library, int index, std::string& report)
   close(ends[0]);
   int status = 1;
   waitpid(child, &status, 0);
-  if (report.empty()) report = "{\"error\": \"the CUDA driver ended the process that started it\"}\n";
+  if (report.empty())
+    report = "{\"error\": \"the CUDA driver ended the process that started it\"}\n";
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 

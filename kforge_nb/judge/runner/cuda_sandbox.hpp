@@ -32,7 +32,8 @@ inline void allow_devices(int ruleset) {
   const uint64_t write = 2, control = abi >= 5 ? 1ull << 15 : 0;
   // Drivers share a page with debuggers: a file is made there, sized and removed.
   const uint64_t make = 1 << 8 | 1 << 5 | (abi >= 3 ? 1 << 14 : 0);
-  sandbox::landlock_allow(ruleset, "/dev/shm", sandbox::kReadFile | sandbox::kReadDir | write | make);
+  const uint64_t share = sandbox::kReadFile | sandbox::kReadDir | write | make;
+  sandbox::landlock_allow(ruleset, "/dev/shm", share);
   const uint64_t rights = sandbox::kReadFile | write | control;
   for (const char* node : {"/dev/null", "/dev/zero", "/dev/urandom"})
     sandbox::landlock_allow(ruleset, node, sandbox::kReadFile | write);
@@ -45,7 +46,8 @@ inline void allow_devices(int ruleset) {
   closedir(folder);
 }
 
-// Files: device nodes to use, shared memory, system libraries and machine descriptions to read, nothing else.
+// Files: device nodes to use, shared memory, system libraries and descriptions of the machine to
+// read, nothing else.
 inline bool landlock(const char* driver) {
   int ruleset = sandbox::landlock_begin();
   if (ruleset < 0) return false;

@@ -3,10 +3,10 @@
 //
 // Before each timed call its outputs and scratch are overwritten, and before and after that more is
 // read than the second-level cache holds. All this happens in the graph without calls as well, so
-// that the difference of the two is the calls alone; and a call that finds its outputs as an earlier
-// call left them cannot take them for granted. The first of the two flushes has what the last call
-// left in the cache written back: done by the overwriting, that would cost nothing visible, and large
-// outputs would seem to be written faster than memory can take them.
+// that the difference of the two is the calls alone; and a call that finds its outputs as an
+// earlier call left them cannot take them for granted. The first of the two flushes has what the
+// last call left in the cache written back: done by the overwriting, that would cost nothing
+// visible, and large outputs would seem to be written faster than memory can take them.
 #pragma once
 #include "cuda_calls.hpp"
 
@@ -32,7 +32,8 @@ class Replays {
   void prepare(int64_t calls) {
     bench_.require_bound();
     if (calls < 1 || calls > kMostCalls)
-      throw Failure{Fault::kProtocol, "a graph holds 1 to " + std::to_string(kMostCalls) + " calls"};
+      throw Failure{Fault::kProtocol,
+                    "a graph holds 1 to " + std::to_string(kMostCalls) + " calls"};
     forget();
     make_flush();
     calls_ = calls;
@@ -89,7 +90,8 @@ class Replays {
   void call(int64_t i) {
     const BindHeader& h = bench_.plan.header;
     const uint64_t slot = static_cast<uint64_t>(i) % h.slots;
-    bench_.plan.call(bench_.kernels, bench_.timed.at(slot * h.slot_stride), set_of(i), bench_.scratch);
+    const Pointer inputs = bench_.timed.at(slot * h.slot_stride);
+    bench_.plan.call(bench_.kernels, inputs, set_of(i), bench_.scratch);
   }
 
   void make_flush() {
@@ -98,7 +100,8 @@ class Replays {
     check(driver.EventCreate(&end_, 0), "making an event");
     cold_.allocate(3 * std::max<size_t>(device.l2, 1 << 20), "flushing the cache");
     if (bench_.flush_module != nullptr)
-      check(driver.ModuleGetFunction(&flush_, bench_.flush_module, "flush"), "looking for the flush");
+      check(driver.ModuleGetFunction(&flush_, bench_.flush_module, "flush"),
+            "looking for the flush");
     flush();  // its first launch is not part of any graph
     device.wait("preparing the flush");
   }
