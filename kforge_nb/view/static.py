@@ -156,7 +156,10 @@ def _notes(document: Document) -> str:
     notes = list(document["workload"]["notes"])
     if document["workload"]["launch_bound"]:
         notes.append("Launch-bound: the model waits for its host, not for its device.")
-    return "<ul>" + "".join(f"<li>{escape(n)}</li>" for n in notes) + "</ul>" if notes else ""
+    if not notes:
+        return ""
+    items = "".join(f"<li>{escape(note)}</li>" for note in notes)
+    return f"<p><strong>Notes</strong></p><ul>{items}</ul>"
 
 
 def _table(

@@ -43,6 +43,16 @@ test("where nothing won the headline is no gain", async () => {
   expect(host.textContent).toContain("rest inductor alone gives 1.30×");
 });
 
+test("notes of the workload are shown, and launch-bound is one of them", async () => {
+  const run = example();
+  run.workload.notes = ["the model is half on the CPU"];
+  run.workload.launch_bound = true;
+  await show(fixedSource(run));
+  const items = [...host.querySelectorAll("li")].map((item) => item.textContent);
+  expect(items).toContain("the model is half on the CPU");
+  expect(items.some((text) => text.startsWith("Launch-bound"))).toBe(true);
+});
+
 test("names that look like markup stay text", async () => {
   const run = example({ name: "<img src=x onerror=alert(1)>" });
   const evil = "<script>alert(1)</script>";

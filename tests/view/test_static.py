@@ -164,3 +164,15 @@ def test_a_notebook_keeps_the_details_that_matter_when_all_are_too_much(document
     assert set(for_notebook(document, limit=1_000_000)["details"]) == best
     assert for_notebook(document, limit=50_000)["details"] == {}
     assert set(for_notebook(document, limit=10**9)["details"]) == set(document["details"])
+
+
+def test_notes_of_the_workload_are_on_the_page_and_in_the_text(document):
+    """What could not be seen or kept is told in every saved form, launch-bound among it."""
+    document["workload"]["notes"] = ["the weights lie on several devices"]
+    document["workload"]["launch_bound"] = True
+    page = Checked(to_html(document))
+
+    assert "Notes" in page.text
+    assert page.text.count("the weights lie on several devices") == 1
+    assert "Launch-bound" in page.text
+    assert "the weights lie on several devices" in summary(document)

@@ -6,6 +6,7 @@ import type { RunDocument } from "./document";
 import { Guard } from "./Guard";
 import { Headline } from "./Headline";
 import { NodePanel } from "./NodePanel";
+import { Notes } from "./Notes";
 import { Progress } from "./Progress";
 import css from "./style.css";
 import { Targets } from "./Targets";
@@ -52,6 +53,7 @@ export function App({ source }: { source: RunSource }): JSX.Element {
         <Whole document={document} />
       </section>
       <Guard document={document} />
+      <Notes document={document} />
     </div>
   );
 }
