@@ -31,6 +31,7 @@ _ASSEMBLY = {
     r'asm\("ex2\.approx[^;]*;" : [^;]*;': "y = exp2f(x);",
     r'asm\("max\.NaN\.f32[^;]*;" : [^;]*;': "r = a != a || b != b ? NAN : a > b ? a : b;",
     r"extern __shared__ float4 room\[\];": "static float4 room[16384];",
+    r'asm volatile\("prefetch[^;]*;" : : [^;]*;': "(void)*(const volatile char*)p;",
     r'asm volatile\("cp\.async\.cg[^;]*;" : : [^;]*;': "memcpy(to, from, 16); (void)place;",
     r'asm volatile\("cp\.async\.\w+[^;]*;" : : [^;]*;': "",
     r"PATIENCE = \d+;": "PATIENCE = 2;",

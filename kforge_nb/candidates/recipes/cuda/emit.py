@@ -7,6 +7,7 @@ that of the H200 is taken.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
@@ -25,8 +26,10 @@ if TYPE_CHECKING:
 __all__ = [
     "Entry",
     "candidate",
+    "early_text",
     "flat_widths",
     "kernel_text",
+    "late_reads",
     "mix_text",
     "multiprocessors",
     "power_of_two",
@@ -38,6 +41,7 @@ __all__ = [
 ]
 
 Constant = tuple[str, Any]
+_READ = re.compile(r"load\(p\.(\w+) \+ i, n\)")
 _ITEM = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
@@ -184,6 +188,18 @@ def flat_widths(code: RowCode, target: Target) -> list[int]:
     best = 16 // item
     total = code.domain.rows * length
     return [w for w in (best, best // 2, 2 * best) if total % w == 0 and w <= length]
+
+
+def late_reads(code: RowCode) -> list[str]:
+    """Pointers of a row that are read in the phase ``after`` and not in ``before``."""
+    found = [_READ.findall(" ".join(code.lines.get(p, []))) for p in ("before", "after")]
+    return [name for name in dict.fromkeys(found[1]) if name not in found[0]]
+
+
+def early_text(code: RowCode) -> str:
+    """The function that asks for those reads before they are needed."""
+    lines = "".join(f"  bring(p.{name} + i);\n" for name in late_reads(code))
+    return f"KF_INLINE void early(const Row& p, int64_t i) {{\n  (void)p, (void)i;\n{lines}}}"
 
 
 def mix_text(code: RowCode) -> str:

@@ -51,7 +51,8 @@ class CudaRows:
         """Threads a row, rows a block, where a row is kept, elements an access, and the rest.
 
         ``waves`` > 0 makes the grid stay, with so many blocks for each multiprocessor; ``ahead``
-        does so as well, and reads the next row while one is worked on.
+        does so as well, and reads the next row while one is worked on; ``early`` asks for weights
+        before the reduction.
         """
         code, _ = _known(match)
         widths = emit.vector_widths(code, match.target)
@@ -64,6 +65,7 @@ class CudaRows:
             "rows": _beside(threads[0]),
             "keep": keeps,
             "vector": widths,
+            "early": _early(code),
             "ahead": [False, True] if "registers" in keeps and rows > 1 else [False],
             "waves": [0, 4, 8, 2, 16] if rows > 4096 else [0],
             "stores": ["plain", "stream"],
@@ -83,6 +85,7 @@ class CudaRows:
             "C": ("int", code.domain.length),
             "TASKS": ("int", shape.tasks),
             "AHEAD": ("bool", shape.ahead),
+            "EARLY": ("bool", params["early"] and shape.keep == "registers"),
             "U": ("int", params["unroll"]),
         }
         softmax = self.name in ("softmax", "log_softmax")
@@ -97,6 +100,7 @@ class CudaRows:
             emit.row_code_text(code),
             code.function("KF_INLINE vf before(const Row& p, int64_t i, L n)", "before", "x"),
             code.function("KF_INLINE void after(const Row& p, int64_t i, vf y, L n)", "after"),
+            emit.early_text(code),
             emit.kernel_text("rows.cuh"),
             emit.kernel_text("softmax.cuh" if softmax else "norm.cuh"),
         ]
@@ -123,6 +127,13 @@ def _known(match: Match) -> tuple[RowCode, Any]:
     found = rownorm.plan_rows(match.target, match.family, "cuda", LONGEST)
     assert found is not None  # noqa: S101  (a match exists, and matching is deterministic)
     return found
+
+
+def _early(code: RowCode) -> list[bool]:
+    """Whether to ask early for what is read behind the reduction: where latency counts."""
+    if not emit.late_reads(code):
+        return [False]
+    return [True, False] if code.domain.rows * code.domain.length < 1 << 23 else [False, True]
 
 
 def _thread_counts(rows: int, length: int, width: int) -> list[int]:

@@ -1,7 +1,8 @@
 // Rows that T threads share; the block holds BLOCK / T of them and goes on by the grid's size. A row
 // stays in registers (K vectors a thread), in shared memory, or is read again for every pass. A
 // row beyond the last is the last one once more: the same values are written twice. AHEAD: while a
-// row is worked on, the next one is on its way into registers.
+// row is worked on, the next one is on its way into registers. EARLY: what is only read behind the
+// reduction is brought to the second-level cache while the row itself is read.
 enum Keep { REGISTERS, SHARED, AGAIN };
 static constexpr int BESIDE = BLOCK / T;
 static constexpr int CV = C / V;
@@ -14,6 +15,11 @@ struct Slots {
 };
 
 template <bool S> KF_INLINE void read_row(const Row& p, int lane, Slots& s) {
+  if constexpr (EARLY) {
+#pragma unroll
+    for (int k = 0; k < K; ++k)
+      if (WHOLE || k * T + lane < CV) early(p, (k * T + lane) * V);
+  }
 #pragma unroll
   for (int k = 0; k < K; ++k)
     if (WHOLE || k * T + lane < CV) s.x[k] = before<S>(p, (k * T + lane) * V, All{});
