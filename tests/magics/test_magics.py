@@ -76,6 +76,7 @@ def test_as_binds_the_result_and_displays_it(shell, profile, capsys):
         ("profile --as 1x f()", "--as needs a Python name"),
         ("status 'open", "No closing quotation"),
         ("kernel --target x", "--target takes the index"),
+        ("kernel --target 1 --backend cupyraw", "(did you mean 'cupy_raw'?)"),
         ("profile", "nothing to run"),
     ],
 )
@@ -87,6 +88,25 @@ def test_a_wrong_line_is_one_message(shell, capsys, line, words):
     assert words in err
     assert "Traceback" not in err
     assert not success
+
+
+def test_a_kernel_is_handed_on_with_its_backend(shell, capsys, monkeypatch):
+    """The cell, the backend and the opt-in for host code reach the run as they were written."""
+    from kforge_nb import api
+
+    asked = []
+
+    class Run:
+        def judge_kernel(self, *args, **more):
+            asked.append((args, more))
+
+    monkeypatch.setattr(api, "find_run", lambda *_, **__: Run())
+    line = "kernel --target 2 --backend cuda_extension --allow-host-code"
+    run_cell(shell, capsys, f"%%kforge {line}\nforward")
+    run_cell(shell, capsys, "%%kforge kernel --target 3\nkernel")
+
+    opted = {"backend": "cuda_extension", "allow_host_code": True}
+    assert asked == [((2, "forward\n"), opted), ((3, "kernel\n"), {})]
 
 
 def test_errors_of_kforge_lose_their_traceback(shell, profile, capsys):
