@@ -1,4 +1,5 @@
-// The launch op: kforge::launch(Tensor[] inputs, int handle) -> Tensor[].
+// The launch op: kforge::launch(Tensor[] inputs, int handle) -> Tensor[], and its short forms
+// kforge::launch.in1(Tensor a, int handle) -> Tensor … .in4, which save the lists on both ways.
 //
 // Everything that must happen on each call of an installed kernel happens here, without Python:
 // check the inputs against the variant that the kernel was judged with, copy what is only laid out
@@ -20,23 +21,25 @@ struct Call {
   Few<kMaxInputs> inputs;
 };
 
-void open_call(StableIValue* stack, Call* call) {
-  call->handle = static_cast<int64_t>(stack[1]);
-  StableListHandle list = as_list(stack[0]);
-  std::unique_ptr<StableListOpaque, void (*)(StableListHandle)> guard(
-      list, [](StableListHandle l) { torch_delete_list(l); });
+void find_entry(Call* call) {
   if (call->handle < 0 || call->handle >= used.load(std::memory_order_acquire))
     throw std::runtime_error("kforge::launch: no kernel is registered under handle " +
                              std::to_string(call->handle) + " in this process");
   call->entry = table[call->handle].load(std::memory_order_acquire);
+}
+
+void open_call(StableIValue* stack, Call* call) {
+  call->handle = static_cast<int64_t>(stack[1]);
+  OwnedList list(as_list(stack[0]));
+  find_entry(call);
   size_t size = 0;
-  check(torch_list_size(list, &size), "list_size");
+  check(torch_list_size(list.handle, &size), "list_size");
   if (size > kMaxInputs)
     throw std::runtime_error("kforge::launch: " + std::to_string(size) + " inputs; at most " +
                              std::to_string(kMaxInputs) + " are possible");
   for (size_t i = 0; i < size; ++i) {
     StableIValue item = 0;
-    check(torch_list_get_item(list, i, &item), "list_get_item");
+    check(torch_list_get_item(list.handle, i, &item), "list_get_item");
     call->inputs.push(Owned(as_tensor(item)));
   }
 }
@@ -142,7 +145,8 @@ Reason copy_input(AtenTensorHandle tensor, const Spec& spec, Few<kMaxInputs>* co
   return kNone;
 }
 
-StableListHandle launch(Call& call) {
+// Runs the kernel into `outputs`; where it was the original or a check that gave them, their list.
+StableListHandle launch(Call& call, Few<kMaxOutputs>& outputs) {
   Entry& entry = *call.entry;
   if (!running.load(std::memory_order_relaxed)) return original(call, kKilled);
   if (!entry.enabled.load(std::memory_order_relaxed)) return original(call, kDisabled);
@@ -164,32 +168,59 @@ StableListHandle launch(Call& call) {
     if (reason != kNone) return original(call, reason);
     entry.copies.fetch_add(1, std::memory_order_relaxed);
   }
-  Few<kMaxOutputs> outputs;
   const Reason reason = run(entry, inputs, &outputs);
   if (reason != kNone) return original(call, reason);
   entry.launches.fetch_add(1, std::memory_order_relaxed);
-  if (take_shadow(entry)) return shadow(call, outputs);
-  return new_list(outputs);
+  return take_shadow(entry) ? shadow(call, outputs) : nullptr;
 }
 
 // Autograd is a fallthrough for this op (see launch.py): nothing is excluded here, so the alias test
 // sees what autograd sees, and an original that runs from here records its gradients. A kernel on
 // the Autograd key itself would run before fake tensors and dispatch modes had their turn.
-void launch_boxed(StableIValue* stack, uint64_t, uint64_t) {
-  Call call;
-  open_call(stack, &call);
+StableListHandle launch_or_grad(Call& call, Few<kMaxOutputs>& outputs) {
   if (aoti_torch_grad_mode_is_enabled())
     for (size_t i = 0; i < call.inputs.size; ++i)
-      if (needs_grad(call.inputs[i])) {
-        stack[0] = as_value(original(call, kGrad));
-        return;
-      }
-  stack[0] = as_value(launch(call));
+      if (needs_grad(call.inputs[i])) return original(call, kGrad);
+  return launch(call, outputs);
+}
+
+void launch_boxed(StableIValue* stack, uint64_t, uint64_t) {
+  Call call;
+  Few<kMaxOutputs> outputs;
+  open_call(stack, &call);
+  const StableListHandle list = launch_or_grad(call, outputs);
+  stack[0] = as_value(list ? list : new_list(outputs));
+}
+
+template <int N>
+void launch_short(StableIValue* stack, uint64_t, uint64_t) {
+  Call call;
+  Few<kMaxOutputs> outputs;
+  for (int i = 0; i < N; ++i) call.inputs.push(Owned(as_tensor(stack[i])));
+  call.handle = static_cast<int64_t>(stack[N]);
+  find_entry(&call);
+  if (call.entry->outputs.size() != 1)
+    throw std::runtime_error("kforge::launch: a kernel with " +
+                             std::to_string(call.entry->outputs.size()) +
+                             " outputs has no short form");
+  OwnedList list(launch_or_grad(call, outputs));
+  if (list.handle)
+    check(torch_list_get_item(list.handle, 0, &stack[0]), "list_get_item");
+  else
+    stack[0] = as_value(outputs.release(0));
+}
+
+void implement(torch::stable::detail::StableLibrary& m) {
+  m.impl("launch", &launch_boxed);
+  m.impl("launch.in1", &launch_short<1>);
+  m.impl("launch.in2", &launch_short<2>);
+  m.impl("launch.in3", &launch_short<3>);
+  m.impl("launch.in4", &launch_short<4>);
 }
 
 }  // namespace kforge
 
-STABLE_TORCH_LIBRARY_IMPL(kforge, CPU, m) { m.impl("launch", &kforge::launch_boxed); }
-STABLE_TORCH_LIBRARY_IMPL(kforge, CUDA, m) { m.impl("launch", &kforge::launch_boxed); }
+STABLE_TORCH_LIBRARY_IMPL(kforge, CPU, m) { kforge::implement(m); }
+STABLE_TORCH_LIBRARY_IMPL(kforge, CUDA, m) { kforge::implement(m); }
 
 #include "launch_exports.h"

@@ -28,7 +28,7 @@ from kforge_nb.guard.shadow import difference
 from kforge_nb.guard.table import FAILED, REASONS, NativeTable, Table
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from torch import fx
@@ -52,6 +52,8 @@ __all__ = [
 ]
 
 SHADOW_CALLS = 2
+SHORT = range(1, 5)
+"""Numbers of inputs for which ``launch.in1`` … exist: one output, and no list on either way."""
 _QUIET = {7, 8, FAILED}  # what the user asked for, and what has had its own warning, is no news
 
 
@@ -114,7 +116,19 @@ def _choose(library: torch.library.Library) -> Table:
     table = CupyTable(_original, _shadow)
     for key in ("CPU", "CUDA"):
         library.impl("launch", table.launch, key)
+        for count in SHORT:
+            library.impl(f"launch.in{count}", _shortened(table.launch), key)
     return table
+
+
+def _shortened(function: Callable[..., list[torch.Tensor]]) -> Callable[..., torch.Tensor]:
+    """A function of tensors, as the short forms are called, from one of a list of them."""
+
+    def short(*inputs_and_handle: Any) -> torch.Tensor:
+        *inputs, handle = inputs_and_handle
+        return function(inputs, handle)[0]
+
+    return short
 
 
 def _lacks_cupy() -> str:
@@ -137,6 +151,12 @@ def _define() -> torch.library.Library:
     library.impl("original", _original, "CompositeImplicitAutograd")
     library.impl("shadow", _shadow, "CompositeImplicitAutograd")
     torch.library.register_fake("kforge::launch", _fake, lib=library)
+    for count in SHORT:
+        tensors = ", ".join(f"Tensor in{i}" for i in range(count))
+        library.define(f"launch.in{count}({tensors}, int handle) -> Tensor", tags=tags)
+        library.impl(f"launch.in{count}", torch.library.fallthrough_kernel, "Autograd")
+        short_fake = _shortened(_fake)
+        torch.library.register_fake(f"kforge::launch.in{count}", short_fake, lib=library)
     return library
 
 

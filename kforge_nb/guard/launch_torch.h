@@ -43,6 +43,16 @@ struct Owned {  // one owned tensor handle
   }
 };
 
+struct OwnedList {
+  StableListHandle handle;
+  explicit OwnedList(StableListHandle h) : handle(h) {}
+  OwnedList(const OwnedList&) = delete;
+  OwnedList& operator=(const OwnedList&) = delete;
+  ~OwnedList() {
+    if (handle) torch_delete_list(handle);
+  }
+};
+
 template <int64_t N>
 class Few {  // up to N owned tensors, without a heap and without touching what is not used
  public:

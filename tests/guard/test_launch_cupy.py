@@ -258,7 +258,7 @@ def test_the_python_op_is_chosen_only_where_it_can_work(unloaded, monkeypatch):
         launch._choose(library)
     monkeypatch.setattr(launch.importlib.util, "find_spec", lambda name: object())
     assert launch._choose(library).name == "cupy"
-    assert given == ["CPU", "CUDA"]
+    assert set(given) == {"CPU", "CUDA"}
     monkeypatch.setenv("KFORGE_LAUNCH", "c++")
     with pytest.raises(MissingTool, match="no working"):
         launch._choose(library)

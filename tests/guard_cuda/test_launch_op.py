@@ -45,6 +45,20 @@ def test_a_launch_gives_the_kernels_result(handle):
     assert launch.counters(handle) == {"launches": 1, "copies": 0, "shadowed": 0, "fallbacks": {}}
 
 
+def test_the_short_form_is_the_same_launch(handle):
+    """Without lists: the same result, also from a captured graph on new values."""
+    a, b = randn(8, 64), randn(8, 64)
+    op = torch.ops.kforge.launch.in2
+    assert torch.equal(op(a, b, handle), torch.relu(a + b))
+    captured = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(captured):
+        out = op(a, b, handle)
+    a.copy_(randn(8, 64))
+    captured.replay()
+    assert torch.equal(out, torch.relu(a + b))
+    assert launch.counters(handle)["launches"] == 2
+
+
 @pytest.mark.parametrize(
     ("make", "copies"),
     [

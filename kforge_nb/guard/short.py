@@ -1,0 +1,57 @@
+"""Short forms of launches: the last step before a graph is compiled.
+
+Everything that rewrites graphs knows one form of a launch, ``launch(inputs, handle)`` with lists on
+both ways. Building and taking apart these lists is a third of what a call costs the host, so where
+a kernel has few inputs and one output the graph that finally runs calls ``launch.in1`` … instead.
+"""
+
+from __future__ import annotations
+
+import operator
+
+import torch
+from torch import fx
+
+from kforge_nb.guard import launch
+
+__all__ = ["shorten"]
+
+
+def shorten(gm: fx.GraphModule) -> fx.GraphModule:
+    """A copy in which launches that have a short form use it; ``gm`` itself if there is none."""
+    found = [node for node in gm.graph.nodes if _has_short_form(node)]
+    if not found:
+        return gm
+    graph = fx.Graph()
+    env: dict[fx.Node, fx.Node] = {}
+    chosen = set(found)
+    for node in gm.graph.nodes:
+        if node in chosen:
+            inputs, handle = node.args
+            op = getattr(torch.ops.kforge.launch, f"in{len(inputs)}")
+            env[node] = graph.call_function(op, (*(env[given] for given in inputs), handle))
+            env[node].meta = {k: v for k, v in node.meta.items() if k not in _OF_THE_LIST}
+        elif node.target is operator.getitem and node.args[0] in chosen:
+            env[node] = env[node.args[0]]
+            env[node].meta |= {k: v for k, v in node.meta.items() if k in _OF_THE_LIST}
+        else:
+            env[node] = graph.node_copy(node, env.__getitem__)
+    graph.lint()
+    result = fx.GraphModule(gm, graph)
+    result.meta = dict(getattr(gm, "meta", {}))
+    return result
+
+
+_OF_THE_LIST = ("val", "example_value", "tensor_meta")
+"""What a node's ``meta`` says of its value: for a short form that of the first element."""
+
+
+def _has_short_form(node: fx.Node) -> bool:
+    """Whether a node launches a kernel of few inputs, of which only the one output is used."""
+    if str(node.target) != "kforge.launch.default" or node.kwargs:  # the op may not be loaded yet
+        return False
+    inputs, handle = node.args
+    if not isinstance(inputs, list | tuple) or len(inputs) not in launch.SHORT:
+        return False
+    taken = all(user.target is operator.getitem and user.args[1] == 0 for user in node.users)
+    return taken and isinstance(handle, int) and len(launch.kernel(handle).outputs) == 1

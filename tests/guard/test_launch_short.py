@@ -1,0 +1,127 @@
+"""Short forms of the launch op: the same launch without lists, chosen as the last step."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import fx
+
+from kforge_nb.guard import launch
+from kforge_nb.guard.short import shorten
+from kforge_nb.targets.target import TensorSpec
+
+SPEC = TensorSpec((8, 64), (64, 1), "float32", "cpu")
+
+
+def lists(inputs, handle):
+    """A launch as graphs are rewritten with it."""
+    return torch.ops.kforge.launch.default(inputs, handle)
+
+
+@pytest.fixture
+def handle(build, kernels):
+    """A fresh handle of add_relu at 8x64, with no shadow checks."""
+    candidate = kernels["add_relu"]()
+    graph = fx.symbolic_trace(lambda a, b: (torch.relu(a + b),))
+    return launch.register(candidate, build(candidate), graph, [SPEC, SPEC], [SPEC], shadow=0)
+
+
+@pytest.fixture
+def pair(build, kernels):
+    """A handle of a kernel with two outputs."""
+    candidate = kernels["both"]()
+    graph = fx.symbolic_trace(lambda a, b: (a + b, torch.relu(a + b)))
+    return launch.register(candidate, build(candidate), graph, [SPEC] * 2, [SPEC] * 2, shadow=0)
+
+
+def test_a_short_launch_is_the_same_launch(handle):
+    """Result, copies and counters are those of the form with lists."""
+    a, b = torch.randn(64, 8).t(), torch.randn(8, 64)
+    assert torch.equal(torch.ops.kforge.launch.in2(a, b, handle), torch.relu(a + b))
+    assert launch.counters(handle) == {"launches": 1, "copies": 1, "shadowed": 0, "fallbacks": {}}
+
+
+@pytest.mark.filterwarnings("ignore:kforge")
+def test_fallbacks_of_a_short_launch(handle):
+    """Gradients flow, other shapes and the kill switch give the original, each counted."""
+    a, b = torch.randn(8, 64, requires_grad=True), torch.randn(8, 64)
+    op = torch.ops.kforge.launch.in2
+    op(a, b, handle).sum().backward()
+    assert torch.equal(a.grad, ((a + b) > 0).float())
+    assert torch.equal(op(b[:4], b[:4], handle), torch.relu(b[:4] + b[:4]))
+    with launch.originals():
+        assert torch.equal(op(b, b, handle), torch.relu(b + b))
+    assert launch.counters(handle)["launches"] == 0
+    assert launch.counters(handle)["fallbacks"] == {
+        "a gradient is needed": 1, "another shape": 1, "the kill switch is on": 1,
+    }  # fmt: skip
+
+
+def test_a_shadow_check_gives_its_result_through_a_short_launch(handle):
+    """What the check hands on is what the caller gets."""
+    launch.shadow_calls(handle, 1)
+    a = torch.randn(8, 64)
+    assert torch.equal(torch.ops.kforge.launch.in2(a, a, handle), torch.relu(a + a))
+    assert launch.counters(handle)["shadowed"] == 1
+
+
+def test_a_kernel_with_two_outputs_has_no_short_form(pair):
+    """It is refused in words, rather than answered with half of its result."""
+    a = torch.randn(8, 64)
+    with pytest.raises(RuntimeError, match="2 outputs has no short form"):
+        torch.ops.kforge.launch.in2(a, a, pair)
+
+
+def graph_of(function, *example):
+    """A graph as the backend rewrites it, traced through fakes so that meta is filled in."""
+    from torch.fx.experimental.proxy_tensor import make_fx
+
+    return make_fx(function, tracing_mode="fake")(*example)
+
+
+def test_shorten_replaces_what_it_can(handle, pair):
+    """Launches with one used output become short; two outputs stay; values and meta hold."""
+    a, b = torch.randn(8, 64), torch.randn(8, 64)
+
+    def function(x, y):
+        first = lists([x, y], handle)[0]
+        total, clipped = lists([first, y], pair)
+        return lists([total, clipped], handle)[0] * 2
+
+    traced = graph_of(function, a, b)
+    short = shorten(traced)
+    targets = [node.target for node in short.graph.nodes]
+    assert targets.count(torch.ops.kforge.launch.in2) == 2
+    assert targets.count(torch.ops.kforge.launch.default) == 1
+    assert torch.equal(short(a, b), function(a, b))
+    launches = [n for n in short.graph.nodes if n.target is torch.ops.kforge.launch.in2]
+    assert [tuple(node.meta["val"].shape) for node in launches] == [(8, 64), (8, 64)]
+    assert torch.ops.kforge.launch.in2 not in [node.target for node in traced.graph.nodes]
+
+
+def test_shorten_leaves_other_graphs_alone():
+    """A graph without launches comes back as it is."""
+    gm = fx.symbolic_trace(lambda x: torch.relu(x) + 1)
+    assert shorten(gm) is gm
+
+
+def test_inductor_takes_a_shortened_graph(handle):
+    """The short form stays one opaque call in Inductor, with its surroundings fused."""
+    from torch._dynamo import lookup_backend
+
+    a, b = torch.randn(8, 64), torch.randn(8, 64)
+
+    def backend(gm, example_inputs):
+        short = shorten(gm)
+        assert torch.ops.kforge.launch.in2 in [node.target for node in short.graph.nodes]
+        return lookup_backend("inductor")(short, example_inputs)
+
+    compiled = torch.compile(
+        lambda x, y: lists([x * 2, y], handle)[0] - 1,
+        backend=backend,
+        dynamic=False,
+        fullgraph=True,
+    )
+    with torch.no_grad():
+        torch.testing.assert_close(compiled(a, b), torch.relu(a * 2 + b) - 1)
+    assert launch.counters(handle)["launches"] == 1
