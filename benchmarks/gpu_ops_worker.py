@@ -33,7 +33,7 @@ from kforge_nb.targets.float64 import reference
 __all__ = ["Options", "compiled", "main", "prepare"]
 
 WANTED_US = 2500.0
-_POOL = ThreadPoolExecutor(4)
+_POOL = ThreadPoolExecutor(8)
 
 
 @dataclass(slots=True)
@@ -114,10 +114,11 @@ class Bench:
         return Try(family.name, params, launch, error, us, registers, spills)
 
     def search(self) -> tuple[Try | None, list[str], int]:
-        """The best of a few parameter sets: every single change of the best guess, then mixtures.
+        """The best of a few parameter sets: single changes of the best guess, mixtures, once more.
 
-        Mixtures put together the changes that won by themselves, the largest gains first. Of the
-        families that come later only the best guess is tried.
+        Mixtures put together the changes that won by themselves, the largest gains first; then a
+        few single changes of the best set so far. Of the families that come later only the best
+        guess is tried.
         """
         known = matches(self.target)
         if not known:
@@ -129,6 +130,12 @@ class Bench:
         start = good[0][0].us if good and good[0][1] == sets[0] else float("inf")
         more = _mixtures(sets[0], [(t.us, p) for t, p in good], start)
         found += self._all(family, match, more)
+        good = [(t, p) for t, p in found if isinstance(t, Try)]
+        if good:
+            best_set = min(good, key=lambda entry: entry[0].us)[1]
+            more = single_changes(family, match, best_set)
+            fresh = [p for p in more if family.emit(match, p).digest not in self.seen]
+            found += self._all(family, match, fresh[: self.options.tries // 2])
         for other, matched in known[1:]:
             found += self._all(other, matched, [default_params(other, matched)])
         good = [(t, p) for t, p in found if isinstance(t, Try)]
@@ -197,11 +204,14 @@ def matches(target: Any) -> list[tuple[Any, Any]]:
     return [(family, match) for family, match in found if match is not None]
 
 
-def single_changes(family: Any, match: Any) -> list[dict[str, Any]]:
-    """The best guess, then every set that differs from it in one parameter."""
-    start = default_params(family, match)
+def single_changes(
+    family: Any, match: Any, start: dict[str, Any] | None = None
+) -> list[dict[str, Any]]:
+    """A set (the best guess), then every set that differs from it in one parameter."""
+    start = start or default_params(family, match)
     values = family.parameters(match)
-    return [start, *({**start, n: v} for n, options in values.items() for v in options[1:])]
+    changed = ({**start, name: v} for name, options in values.items() for v in options)
+    return [start, *(params for params in changed if params != start)]
 
 
 def _mixtures(
