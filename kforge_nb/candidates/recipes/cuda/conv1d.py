@@ -25,7 +25,7 @@ __all__ = ["CudaConv1d", "families"]
 
 _ACTIVATIONS = {"": 0, "silu": 1, "relu": 2}
 _LONGEST_SPAN = 32
-_SIDE, _LONG = 32, 64
+_SIDE, _LONG = 64, 64
 """Channels and positions of a tile of ``conv.cuh``."""
 
 

@@ -50,7 +50,7 @@ KF_INLINE void conv_rows(const X* x, const W* w, const W* bias, Y* out) {
 }
 
 // Channels are dense: a block turns SIDE channels of LONG positions in shared memory first.
-static constexpr int SIDE = 32, LONG = 64, PITCH = (LONG + SPAN) | 1;
+static constexpr int SIDE = 64, LONG = 64, PITCH = (LONG + SPAN) | 1;
 
 KF_INLINE void conv_turned(const X* x, const W* w, const W* bias, Y* out, float* room) {
   constexpr int TILES = (OUT + LONG - 1) / LONG, CT = (C + SIDE - 1) / SIDE;
@@ -66,12 +66,20 @@ KF_INLINE void conv_turned(const X* x, const W* w, const W* bias, Y* out, float*
     for (int v = 0; v < V; ++v) room[(i + v) * PITCH + j] = found.v[v];
   }
   __syncthreads();
-  for (int k = threadIdx.x; k < SIDE * LONG; k += BLOCK) {
-    const int j = k % LONG, c = c0 + k / LONG, l = l0 + j;
-    if (c >= C || l >= OUT) continue;
-    float y = bias == nullptr ? 0.0f : one(bias + c);
+  const int lane = threadIdx.x % 32;
+  for (int i = threadIdx.x / 32; i < SIDE && c0 + i < C; i += BLOCK / 32) {
+    const int c = c0 + i;
+    float taps[TAPS];
 #pragma unroll
-    for (int q = 0; q < TAPS; ++q) y += one(w + c * TAPS + q) * room[(c - c0) * PITCH + j + q * DIL];
-    put(out + ((int64_t)b * C + c) * OUT + l, finished(y));
+    for (int q = 0; q < TAPS; ++q) taps[q] = one(w + c * TAPS + q);
+    const float start = bias == nullptr ? 0.0f : one(bias + c);
+    Y* const line = out + ((int64_t)b * C + c) * OUT;
+#pragma unroll
+    for (int j = lane; j < LONG; j += 32) {
+      float y = start;
+#pragma unroll
+      for (int q = 0; q < TAPS; ++q) y += taps[q] * room[i * PITCH + j + q * DIL];
+      if (l0 + j < OUT) put(line + l0 + j, finished(y));
+    }
   }
 }
