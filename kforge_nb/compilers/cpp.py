@@ -18,7 +18,7 @@ import shutil
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from kforge_nb.compilers.distil import distil
@@ -35,12 +35,12 @@ from kforge_nb.errors import ContractBreach
 __all__ = [
     "FLAGS",
     "MAX_SOURCE",
+    "OBJECT_NAME",
     "Built",
     "CompileFailed",
     "Compiler",
     "build",
     "cache_key",
-    "compile_object",
     "cpu_identity",
     "find_compiler",
     "install_command",
@@ -62,6 +62,9 @@ FLAGS = (
 MAX_SOURCE = 256 << 10
 SOURCE_NAME = "candidate.cpp"
 LIBRARY_NAME = "candidate.so"
+OBJECT_NAME = "candidate.o"
+"""The candidate's own code, which lies beside its library: what it was linked from."""
+
 MEMORY_LIMIT = 3 << 30
 _ENTRY = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}", re.ASCII)
 _QUIET = ("-fdiagnostics-color=never", "-w")
@@ -156,27 +159,6 @@ def preprocess(source: str, *, time_limit: float = 10) -> str | CompileFailed:
         return _own_lines(expanded.read_text(errors="replace"))
 
 
-def compile_object(source: str, *, time_limit: float = 60) -> bytes | CompileFailed:
-    """The candidate's own code as an object file: what is in it before anything is linked to it.
-
-    Raises:
-        MissingTool: there is no C++ compiler.
-        ContractBreach: the source is too long or holds NUL.
-    """
-    compiler = find_compiler()
-    _check(source, "entry")
-    with tempfile.TemporaryDirectory(prefix="kforge-obj-") as name:
-        folder = Path(name)
-        (folder / SOURCE_NAME).write_text(source)
-        flags = [flag for flag in FLAGS if flag != "-shared"]
-        command = [*compiler.command, *flags, *_QUIET, "-c", SOURCE_NAME, "-o", "candidate.o"]
-        outcome = _run(command, compiler, folder, time_limit, MEMORY_LIMIT)
-        made = folder / "candidate.o"
-        if outcome.status != 0 or outcome.timed_out or not made.exists():
-            return _failure(outcome, source, time_limit)
-        return made.read_bytes()
-
-
 def cache_key(source: str, entry: str, compiler: Compiler) -> str:
     """Content address (hex) of a build on this CPU with this compiler."""
     parts = [source, entry, *FLAGS, *_linker_flags(entry), compiler.identity, cpu_identity()]
@@ -201,10 +183,19 @@ def _linker_flags(entry: str) -> list[str]:
 def _compile(
     source: str, entry: str, compiler: Compiler, folder: Path, time_limit: float, memory: int
 ) -> Outcome:
+    """Compile, then link, so that what the candidate itself is made of can be looked at alone."""
     (folder / SOURCE_NAME).write_text(source)
     limit = "-fmax-errors=20" if compiler.kind == "gcc" else "-ferror-limit=20"
-    command = [*compiler.command, *FLAGS, *_QUIET, limit, SOURCE_NAME, "-o", LIBRARY_NAME]
-    return _run([*command, *_linker_flags(entry)], compiler, folder, time_limit, memory)
+    flags = [flag for flag in FLAGS if flag != "-shared"]
+    command = [*compiler.command, *flags, *_QUIET, limit, "-c", SOURCE_NAME, "-o", OBJECT_NAME]
+    made = _run(command, compiler, folder, time_limit, memory)
+    if made.status != 0 or made.timed_out:
+        return made
+    command = [*compiler.command, *FLAGS, *_QUIET, OBJECT_NAME, "-o", LIBRARY_NAME]
+    linked = _run([*command, *_linker_flags(entry)], compiler, folder, time_limit, memory)
+    whole = replace(linked, log=made.log + linked.log, seconds=made.seconds + linked.seconds)
+    (folder / "log.txt").write_text(whole.log)
+    return whole
 
 
 def _run(
@@ -228,9 +219,9 @@ def _failure(outcome: Outcome, source: str, time_limit: float) -> CompileFailed:
 
 
 def _record(folder: Path, outcome: Outcome, compiler: Compiler) -> None:
-    """Write what a later hit wants to know, with the library's hash so that damage is noticed."""
+    """Write what a later hit wants to know, with a hash so that damage is noticed."""
     info = {
-        "sha256": _hash(folder / LIBRARY_NAME),
+        "sha256": _hash(folder),
         "seconds": outcome.seconds,
         "compiler": compiler.version,
         "flags": list(FLAGS),
@@ -260,13 +251,15 @@ def _cached(home: Path, compiler: Compiler) -> Built | None:
 def _whole(home: Path) -> bool:
     try:
         info = json.loads((home / "info.json").read_text())
-        return bool(info["sha256"] == _hash(home / LIBRARY_NAME)) and os.access(home, os.R_OK)
+        return bool(info["sha256"] == _hash(home)) and os.access(home, os.R_OK)
     except (OSError, ValueError, KeyError, TypeError):
         return False  # missing or damaged: built again
 
 
-def _hash(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()
+def _hash(folder: Path) -> str:
+    """Of the library and of the object file it was linked from."""
+    parts = [(folder / name).read_bytes() for name in (LIBRARY_NAME, OBJECT_NAME)]
+    return hashlib.sha256(b"".join(parts)).hexdigest()
 
 
 def _own_lines(expanded: str) -> str:

@@ -114,7 +114,7 @@ def _library(candidate: Candidate) -> Path:
     built = cpp.build(candidate.source, entry, cache=cache_dir() / "cpp")
     if isinstance(built, cpp.CompileFailed):
         raise DocumentError(f"it does not compile: {built.distilled[:200]}")
-    _refuse(policy.inspect_library(built.library, entry, candidate.source))
+    _refuse(policy.inspect_library(built.library, entry))
     return built.library
 
 

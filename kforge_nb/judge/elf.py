@@ -14,7 +14,7 @@ from pathlib import Path
 
 from kforge_nb.errors import ContractBreach
 
-__all__ = ["Library", "read_bytes", "read_library"]
+__all__ = ["Library", "read_library"]
 
 _LIMIT = 64 << 20
 _SHT_SYMTAB, _SHT_DYNAMIC, _SHT_DYNSYM = 2, 6, 11
@@ -59,11 +59,7 @@ class _Section:
 
 def read_library(path: Path) -> Library:
     """Read one library or object file; raises ContractBreach if it is none of this kind."""
-    return read_bytes(path.read_bytes())
-
-
-def read_bytes(data: bytes) -> Library:
-    """The same of what is in memory."""
+    data = path.read_bytes()
     if len(data) > _LIMIT:
         raise ContractBreach(f"the built library has {len(data)} bytes; at most {_LIMIT}")
     if data[:6] != b"\x7fELF\x02\x01":

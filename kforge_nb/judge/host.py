@@ -97,8 +97,7 @@ class HostPlace:
 
     def inspect(self, built: Compiled, candidate: Candidate) -> list[policy.Finding]:
         """The symbols and sections of the library."""
-        entry = candidate.plan.kernels[0].name
-        return policy.inspect_library(built.file, entry, candidate.source)
+        return policy.inspect_library(built.file, candidate.plan.kernels[0].name)
 
     def start(
         self, target: Target, plan: ResolvedPlan, built: Compiled, timed: TimedInputs, limit: float

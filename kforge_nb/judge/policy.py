@@ -16,8 +16,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from kforge_nb.compilers.cpp import CompileFailed, compile_object, preprocess
-from kforge_nb.judge.elf import Library, read_bytes, read_library
+from kforge_nb.compilers.cpp import OBJECT_NAME, CompileFailed, preprocess
+from kforge_nb.judge.elf import Library, read_library
 
 __all__ = [
     "ALLOWED_HEADERS",
@@ -161,20 +161,21 @@ def scan_source(source: str) -> list[Finding]:
     return gravest_first(findings)
 
 
-def inspect_library(path: Path, entry: str, source: str | None = None) -> list[Finding]:
+def inspect_library(path: Path, entry: str) -> list[Finding]:
     """Breaches, suspicions and library calls in a built candidate, gravest first.
 
     Some compilers put the C++ library itself into what they link, and its imports and state are
-    none of the candidate's. With ``source`` given, the candidate's own code is then looked at
-    alone, as an object file, by the same rules.
+    none of the candidate's. The candidate's own code is then looked at alone, by the same rules:
+    the object file that the library was linked from, beside it.
 
     Raises:
         ContractBreach: the file is no shared library that can be read.
     """
     library = read_library(path)
     findings = [*_imports(library), *_state(library)]
-    if findings and source is not None and _holds_runtime(library):
-        findings = [*_own_code(source), *_needs(library)]
+    own = path.with_name(OBJECT_NAME)
+    if findings and _holds_runtime(library) and own.exists():
+        findings = [*_own_code(read_library(own)), *_needs(library)]
     if entry not in library.defines:
         findings.append(Finding("breach", f"the library does not define {entry}"))
     return gravest_first(findings)
@@ -185,12 +186,8 @@ def _holds_runtime(library: Library) -> bool:
     return not any(name.startswith(("libstdc++", "libc++")) for name in library.needed)
 
 
-def _own_code(source: str) -> Iterable[Finding]:
+def _own_code(own: Library) -> Iterable[Finding]:
     """What the compiler made of the candidate alone, before anything was linked to it."""
-    made = compile_object(source)
-    if isinstance(made, CompileFailed):
-        return [Finding("breach", "its own code could not be looked at: it does not compile again")]
-    own = read_bytes(made)
     own.imports -= _LINKED
     own.writable = {n: s for n, s in own.writable.items() if not n.startswith(_REFERENCES)}
     starts = [Finding("breach", f"runs code when it is loaded ({name})") for name in own.starters]
