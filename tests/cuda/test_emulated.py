@@ -86,9 +86,6 @@ MOVES: list[tuple[str, dict[str, Any]]] = [
     ("layer-norm", {"keep": "shared", "threads": 64}),
     ("modulated-layer-norm", {"keep": "again", "threads": 8, "rows": 8}),
     ("rms-norm", {"threads": 64, "vector": 2, "stores": "stream"}),
-    ("rms-norm", {"threads": 32, "ahead": True, "rows": 2, "waves": 1}),
-    ("softmax", {"threads": 32, "ahead": True, "rows": 1}),
-    ("residual-layer-norm", {"threads": 64, "ahead": True, "rows": 1}),
     ("group-norm-silu", {"way": "drawn", "task_kb": 1, "lag": 2, "unroll": 2}),
     ("group-norm-silu", {"way": "two", "task_kb": 1, "block": 128}),
     ("large-group-norm", {"way": "drawn", "task_kb": 1, "lag": 1, "block": 128}),
@@ -154,9 +151,9 @@ def test_cross_entropy(reduction: str, cache: Path) -> None:
 @pytest.mark.parametrize(
     ("name", "params"),
     [
-        ("softmax", {"ahead": True, "threads": 32, "rows": 1, "waves": 1}),
-        ("residual-layer-norm", {"ahead": True, "threads": 32, "rows": 1, "waves": 2}),
-        ("rms-norm", {"ahead": False, "threads": 32, "rows": 2, "waves": 1}),
+        ("softmax", {"threads": 32, "rows": 1, "waves": 1}),
+        ("residual-layer-norm", {"early": False, "threads": 32, "rows": 1, "waves": 2}),
+        ("rms-norm", {"early": False, "threads": 32, "rows": 2, "waves": 1}),
         ("large-group-norm", {"way": "kept", "beside": 1, "block": 128}),
         ("silu-up", {"waves": 1}),
     ],

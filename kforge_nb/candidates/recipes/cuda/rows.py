@@ -50,9 +50,8 @@ class CudaRows:
     def parameters(self, match: Match) -> dict[str, list[Any]]:
         """Threads a row, rows a block, where a row is kept, elements an access, and the rest.
 
-        ``waves`` > 0 makes the grid stay, with so many blocks for each multiprocessor; ``ahead``
-        does so as well, and reads the next row while one is worked on; ``early`` asks for weights
-        before the reduction.
+        ``waves`` > 0 makes the grid stay, with so many blocks for each multiprocessor; ``early``
+        asks for weights before the reduction.
         """
         code, _ = _known(match)
         widths = emit.vector_widths(code, match.target)
@@ -66,7 +65,6 @@ class CudaRows:
             "keep": keeps,
             "vector": widths,
             "early": _early(code),
-            "ahead": [False, True] if "registers" in keeps and rows > 1 else [False],
             "waves": [0, 4, 8, 2, 16] if rows > 4096 else [0],
             "stores": ["plain", "stream"],
             "unroll": [4, 2, 8],
@@ -84,7 +82,6 @@ class CudaRows:
             "ROWS": ("int", code.domain.rows),
             "C": ("int", code.domain.length),
             "TASKS": ("int", shape.tasks),
-            "AHEAD": ("bool", shape.ahead),
             "EARLY": ("bool", params["early"] and shape.keep == "registers"),
             "U": ("int", params["unroll"]),
         }
@@ -120,7 +117,6 @@ class _Shape:
     grid: int
     keep: str
     shared: int
-    ahead: bool
 
 
 def _known(match: Match) -> tuple[RowCode, Any]:
@@ -184,12 +180,10 @@ def _shape_of(code: RowCode, match: Match, params: Params) -> _Shape:
     block = threads * beside
     tasks = -(-rows // beside)
     grid = tasks
-    ahead = params["ahead"] and keep == "registers"
-    waves = params["waves"] or (max(1, 1024 // block) if ahead else 0)
-    if waves:
-        grid = min(tasks, waves * emit.multiprocessors(match.target.device))
+    if params["waves"]:
+        grid = min(tasks, params["waves"] * emit.multiprocessors(match.target.device))
     shared = beside * length * 4 if keep == "shared" else 0
-    return _Shape(vector, threads, block, tasks, grid, keep, shared, ahead)
+    return _Shape(vector, threads, block, tasks, grid, keep, shared)
 
 
 def _entry(name: str, code: RowCode, shape: _Shape, stream: bool) -> emit.Entry:

@@ -2,7 +2,7 @@
 // shared memory or memory read again; never as E[x^2] - E[x]^2.
 template <bool S> KF_INLINE void norm_rows(const Args& a, float* shared, float* room) {
   Team<T, BLOCK> team(shared);
-  each_row<S>(a, room, [&](const Row& p, int lane, Slots& s) {
+  each_row(a, room, [&](const Row& p, int lane, Slots& s) {
     float sum = 0.0f, mean = 0.0f;
     sweep<true, S>(p, lane, s, [&](int, vf& x) { sum += sum_in(CENTRE ? x : x * x); });
     float square = team.template all<Sum>(sum) / float(C);

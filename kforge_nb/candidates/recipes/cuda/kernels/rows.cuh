@@ -1,8 +1,7 @@
 // Rows that T threads share; the block holds BLOCK / T of them and goes on by the grid's size. A row
 // stays in registers (K vectors a thread), in shared memory, or is read again for every pass. A
-// row beyond the last is the last one once more: the same values are written twice. AHEAD: while a
-// row is worked on, the next one is on its way into registers. EARLY: what is only read behind the
-// reduction is brought to the second-level cache while the row itself is read.
+// row beyond the last is the last one once more: the same values are written twice. EARLY: what is
+// only read behind the reduction is brought to the second-level cache while the row itself is read.
 enum Keep { REGISTERS, SHARED, AGAIN };
 static constexpr int BESIDE = BLOCK / T;
 static constexpr int CV = C / V;
@@ -30,7 +29,7 @@ template <bool S> KF_INLINE void read_row(const Row& p, int lane, Slots& s) {
 template <bool FIRST, bool S, bool LAST = false, class F>
 KF_INLINE void sweep(const Row& p, int lane, Slots& s, F f) {
   if constexpr (KEEP == REGISTERS) {
-    if constexpr (FIRST && !AHEAD) read_row<S>(p, lane, s);
+    if constexpr (FIRST) read_row<S>(p, lane, s);
 #pragma unroll
     for (int k = 0; k < K; ++k)
       if (WHOLE || k * T + lane < CV) f((k * T + lane) * V, s.x[k]);
@@ -59,24 +58,8 @@ KF_INLINE int row_of(int task) {
   return row < ROWS ? row : ROWS - 1;
 }
 
-template <bool S, class F> KF_INLINE void each_row(const Args& a, float* room, F f) {
+template <class F> KF_INLINE void each_row(const Args& a, float* room, F f) {
   const int lane = threadIdx.x % T, beside = threadIdx.x / T;
-  if constexpr (AHEAD) {
-    int task = blockIdx.x;
-    Row p(a, row_of(task));
-    Slots s;
-    read_row<S>(p, lane, s);
-    for (int next = task + gridDim.x; next < TASKS; next += gridDim.x) {
-      const Row q(a, row_of(next));
-      Slots following;
-      read_row<S>(q, lane, following);
-      f(p, lane, s);
-      p = q;
-      s = following;
-    }
-    f(p, lane, s);
-    return;
-  }
   for (int task = blockIdx.x; task < TASKS; task += gridDim.x) {
     const Row p(a, row_of(task));
     Slots s;

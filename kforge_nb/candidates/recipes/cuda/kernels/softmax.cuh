@@ -19,7 +19,7 @@ template <bool S> KF_INLINE void finish_row(const Row& p, int lane, Slots& s, fl
 
 template <bool S> KF_INLINE void softmax_rows(const Args& a, float* shared, float* room) {
   Team<T, BLOCK> team(shared);
-  each_row<S>(a, room, [&](const Row& p, int lane, Slots& s) {
+  each_row(a, room, [&](const Row& p, int lane, Slots& s) {
     float top = -INFINITY, sum = 0.0f;
     if constexpr (KEEP == AGAIN) {
       sweep<true, S>(p, lane, s, [&](int, vf& x) {
