@@ -113,9 +113,7 @@ def stage(monkeypatch):
         return ours
 
     monkeypatch.setattr(cupy_op, "load_kernels", load)
-    monkeypatch.setattr(
-        torch.cuda, "current_stream", lambda device: SimpleNamespace(cuda_stream=4096 + device)
-    )
+    monkeypatch.setattr(cupy_op, "_current_stream", lambda device: 4096 + device)
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: stage.capturing)
     table = CupyTable(original, shadow)
 
