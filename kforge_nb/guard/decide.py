@@ -15,11 +15,12 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from kforge_nb.errors import BadInput
-from kforge_nb.guard.decider import Decider, Stage, Unusable
+from kforge_nb.guard.decider import Decider
 from kforge_nb.guard.fidelity import LIMIT
 from kforge_nb.guard.measure import OutOfMemory, Stopped, Timer, free_memory
 from kforge_nb.guard.policy import RESTS, Rest
 from kforge_nb.guard.report import Decision, GuardReport, Whole
+from kforge_nb.guard.stage import Stage, Unusable
 
 if TYPE_CHECKING:
     import threading

@@ -9,24 +9,32 @@ from __future__ import annotations
 
 import random
 import time
-from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
-
-import torch
 
 from kforge_nb.guard import launch, measure
 from kforge_nb.guard.ahead import Ahead, NotFinished
 from kforge_nb.guard.blame import give_up
-from kforge_nb.guard.fidelity import Fidelity, check_fidelity
+from kforge_nb.guard.fidelity import check_fidelity
 from kforge_nb.guard.measure import Model, OutOfMemory, Pace, Timer, interleave, one_sample
 from kforge_nb.guard.report import Decision, Whole, isolated_comparison
+from kforge_nb.guard.sides import (
+    absence,
+    at_place,
+    name_of,
+    peak_of,
+    reserved,
+    sample_of,
+    settled,
+)
+from kforge_nb.guard.stage import Stage, Unusable
 from kforge_nb.guard.stats import compare, looked
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
     from kforge_nb.guard.accepted import Accepted
+    from kforge_nb.guard.fidelity import Fidelity
     from kforge_nb.guard.switch import Site
     from kforge_nb.judge.evaluation import Comparison
     from kforge_nb.workload.calls import ModuleCall
@@ -45,37 +53,6 @@ FIDELITY_SECONDS = 30.0
 """Fidelity is a gate and no figure: it gets so long even where the time is over."""
 NOISY = 1.1
 """An interval wider than this (high over low) says nothing about the whole model."""
-
-
-class Unusable(Exception):
-    """A rest that cannot do here what its name says; the text says why."""
-
-
-@dataclass
-class Stage:
-    """What one rest found; ``reasons`` says of each kernel that it dropped why.
-
-    ``peaks`` has the peak of GPU memory while each side ran, in bytes, on one GPU; ``held`` is what
-    the rest's recordings keep for themselves beside that.
-    """
-
-    rest: str
-    model: Model
-    kept: frozenset[str]
-    whole: list[Whole] = field(default_factory=list)
-    fidelity: Fidelity | None = None
-    reasons: dict[str, str] = field(default_factory=dict)
-    peaks: dict[str, int] = field(default_factory=dict)
-    held: int = 0
-
-    @property
-    def right(self) -> bool:
-        """Whether its outputs are as good as eager's."""
-        return self.fidelity is None or self.fidelity.good
-
-    def against(self, name: str) -> Comparison | None:
-        """This rest, with its kernels or without any, against something."""
-        return next((w.comparison for w in self.whole if w.against == name), None)
 
 
 class Decider:
@@ -176,7 +153,7 @@ class Decider:
             if handle is None:
                 self.reasons[fingerprint] = f"cannot be launched: {backend.refused[fingerprint]}"
             elif fingerprint not in backend.replaced:
-                self.reasons[fingerprint] = _absence(model)
+                self.reasons[fingerprint] = absence(model)
             elif launch.kernel(handle).note:
                 self.reasons[fingerprint] = f"switched off: {launch.kernel(handle).note}"
         present = frozenset(f for f in backend.replaced if f not in self.reasons)
@@ -190,10 +167,10 @@ class Decider:
             self.timer.part(0.2),
             rounds=PLACE_ROUNDS,
             rng=self.rng,
-            enough=lambda s: all(_settled(_at_place(s, f)) for f in present),
+            enough=lambda s: all(settled(at_place(s, f)) for f in present),
         )
         for fingerprint in present:
-            self._place(fingerprint, _at_place(samples, fingerprint))
+            self._place(fingerprint, at_place(samples, fingerprint))
         return frozenset(f for f in present if f not in self.reasons)
 
     def _place(self, fingerprint: str, found: Comparison) -> None:
@@ -256,27 +233,27 @@ class Decider:
         model, kept = stage.model, stage.kept
         self.say(f"measuring the whole model, rest={model.backend.rest}, {len(kept)} kernels")
         sides: dict[str, Callable[[], float]] = {
-            "empty": _sample(model, frozenset()),
+            "empty": sample_of(model, frozenset()),
             "eager": lambda: 1e6 * measure.raw(model.calls, self.pace),
         }
-        name = _name(kept)
+        name = name_of(kept)
         if kept:
-            sides[name] = _sample(model, kept)
+            sides[name] = sample_of(model, kept)
         others = [side for side in ("empty", "eager") if side != name]
         if model.backend.rest == "eager" and len(kept) > 1:
             for fingerprint in sorted(kept, key=self._gain)[: self._affordable()]:
                 less = kept - {fingerprint}
-                sides[f"without {fingerprint}"] = _sample(model, less)
+                sides[f"without {fingerprint}"] = sample_of(model, less)
         while True:
             try:
-                stage.peaks = {side: _peak(side, sample) for side, sample in sides.items()}
+                stage.peaks = {side: peak_of(side, sample) for side, sample in sides.items()}
                 return interleave(
                     sides,
                     self.timer.part(0.25),
                     rounds=WHOLE_ROUNDS,
                     least=FEWEST_ROUNDS,
                     rng=self.rng,
-                    enough=lambda s: all(_settled(looked(o, s[name], s[o]), 0.03) for o in others),
+                    enough=lambda s: all(settled(looked(o, s[name], s[o]), 0.03) for o in others),
                 )
             except OutOfMemory as problem:
                 if problem.side in (name, *others):
@@ -295,7 +272,7 @@ class Decider:
         return found.against_us - found.ours_us if found else 0.0
 
     def _rows(self, stage: Stage, samples: Mapping[str, list[float]]) -> list[Whole]:
-        name = _name(stage.kept)
+        name = name_of(stage.kept)
         return [
             Whole(name, stage.rest, side, looked(side, samples[name], samples[side]))
             for side in ("empty", "eager")
@@ -340,15 +317,15 @@ class Decider:
     def other_rest(self, rest: str, kept: frozenset[str]) -> Stage:
         """A rest that fuses: all survivors, or those that beat the compiler alone, or none."""
         self.compile_ahead(rest, kept)
-        before = _reserved()
+        before = reserved()
         model = self.prepare(rest, [self.accepted[f] for f in sorted(kept)])
-        held = _reserved() - before
+        held = reserved() - before
         sets = {"all": kept.intersection(model.backend.replaced)}
         strong = frozenset(f for f in sets["all"] if self._beats_compiler(f))
         if strong != sets["all"]:
             sets["strong"] = strong
-        sides = {name: _sample(model, chosen) for name, chosen in sets.items()}
-        sides["empty"] = _sample(model, frozenset())
+        sides = {name: sample_of(model, chosen) for name, chosen in sets.items()}
+        sides["empty"] = sample_of(model, frozenset())
         self.say(f"choosing kernels for rest={rest}")
         for name, side in sides.items():
             one_sample(name, side)
@@ -375,10 +352,10 @@ class Decider:
     def against_model(self, stage: Stage, other: Model, name: str) -> Whole:
         """The model of a stage against another model without kernels."""
         self.say(f"measuring rest={stage.rest} against {name}")
-        ours = _name(stage.kept)
+        ours = name_of(stage.kept)
         sides: dict[str, Callable[[], float]] = {
-            ours: _sample(stage.model, stage.kept),
-            name: _sample(other, frozenset()),
+            ours: sample_of(stage.model, stage.kept),
+            name: sample_of(other, frozenset()),
         }
         for side, sample in sides.items():
             one_sample(side, sample)
@@ -455,48 +432,3 @@ class Decider:
                 )
             )
         return found
-
-
-def _sample(model: Model, enabled: frozenset[str]) -> Callable[[], float]:
-    """A sampler of one variant, in microseconds."""
-    return lambda: 1e6 * model.run(enabled)
-
-
-def _reserved() -> int:
-    """Bytes of the current GPU that torch holds and somebody may use, 0 without a GPU."""
-    if not torch.cuda.is_initialized():
-        return 0
-    measure.free_memory()
-    return torch.cuda.memory_reserved()
-
-
-def _peak(name: str, sample: Callable[[], float]) -> int:
-    """Take a sample that warms up; the peak of memory on the current GPU, 0 without one."""
-    if not torch.cuda.is_initialized():
-        one_sample(name, sample)
-        return 0
-    torch.cuda.reset_peak_memory_stats()
-    one_sample(name, sample)
-    return torch.cuda.max_memory_allocated()
-
-
-def _name(kept: frozenset[str]) -> str:
-    """What a model with these kernels is called; without any it is the rest alone."""
-    return "guarded" if kept else "empty"
-
-
-def _absence(model: Model) -> str:
-    problems = sorted({site.problem for site in model.backend.sites if site.problem})
-    return "; ".join(["it does not occur in the graphs of the live model", *problems])
-
-
-def _at_place(samples: Mapping[str, list[Mapping[str, float]]], fingerprint: str) -> Comparison:
-    ours = [1e6 * max(s.get(fingerprint, 0.0), 1e-9) for s in samples["kernel"]]
-    theirs = [1e6 * max(s.get(fingerprint, 0.0), 1e-9) for s in samples["original"]]
-    return looked("original", ours, theirs)
-
-
-def _settled(found: Comparison, width: float = 0.05) -> bool:
-    """Whether more samples would change nothing that matters."""
-    narrow = found.high / found.low - 1 < width if found.low > 0 else False
-    return found.n >= 8 and (found.low > 1.02 or found.high < 0.98 or narrow)

@@ -7,10 +7,11 @@ import threading
 import pytest
 
 from kforge_nb.guard.blame import give_up
-from kforge_nb.guard.decider import Decider, Stage
+from kforge_nb.guard.decider import Decider
 from kforge_nb.guard.fidelity import Fidelity
 from kforge_nb.guard.measure import Timer
 from kforge_nb.guard.report import Whole
+from kforge_nb.guard.stage import Stage
 from kforge_nb.guard.stats import compare
 
 

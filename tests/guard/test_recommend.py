@@ -10,10 +10,11 @@ import pytest
 from kforge_nb.guard import decide as deciding
 from kforge_nb.guard import decider as deciding_steps
 from kforge_nb.guard import measure
-from kforge_nb.guard.decider import Decider, Stage
+from kforge_nb.guard.decider import Decider
 from kforge_nb.guard.fidelity import Fidelity
 from kforge_nb.guard.measure import Timer
 from kforge_nb.guard.report import Whole
+from kforge_nb.guard.stage import Stage
 from kforge_nb.guard.stats import compare
 from kforge_nb.judge.evaluation import Comparison
 

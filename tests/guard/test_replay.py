@@ -8,12 +8,16 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from kforge_nb.errors import BadInput
 from kforge_nb.guard import decide as deciding
+from kforge_nb.guard import fidelity
+from kforge_nb.guard.ahead import Ahead
 from kforge_nb.guard.decide import decide
 from kforge_nb.guard.decider import Decider
+from kforge_nb.guard.fidelity import check_fidelity
 from kforge_nb.guard.handout import Handout, buffer_like, flat, span
-from kforge_nb.guard.measure import OutOfMemory, Pace, Timer, one_sample
+from kforge_nb.guard.measure import Model, OutOfMemory, Pace, Timer, one_sample
 from kforge_nb.guard.policy import Rest
 from kforge_nb.guard.replay import Lane, Replay, why_not_recorded
+from kforge_nb.guard.stage import Stage
 from kforge_nb.guard.switch import SwitchBackend
 from kforge_nb.workload.capture import watch
 
@@ -189,6 +193,7 @@ def test_a_rest_without_memory_is_named_and_the_next_one_runs(workload, block, a
         real(self, accepted, rest)
 
     monkeypatch.setattr(SwitchBackend, "__init__", short)
+    monkeypatch.setattr(Ahead, "compile", lambda *_: "")
     report = decide(workload, accept(block, torch.randn(8, 64)), time_limit=20)
     assert any("rest=inductor failed: OutOfMemoryError" in note for note in report.notes)
     assert {w.rest for w in report.whole} == {"eager"}
@@ -200,6 +205,7 @@ def test_without_memory_for_eager_the_other_rests_are_still_measured(
 ):
     """Screening fails for want of memory: every kernel stays original for that reason."""
     monkeypatch.setattr(Decider, "screen", lambda self, model: full())
+    monkeypatch.setattr(Ahead, "compile", lambda *_: "")
     kernels = accept(block, torch.randn(8, 64))
     report = decide(workload, kernels, time_limit=40)
     assert {w.rest for w in report.whole} == {"inductor"}
@@ -212,7 +218,7 @@ def test_a_side_that_may_be_left_out_is_left_out(workload, accept, block, monkey
     kernels = accept(block, torch.randn(8, 64))
     decider = Decider(workload.calls, kernels, Timer.of(20), None, (), 0)
     model = decider.prepare("eager", kernels)
-    stage = deciding.Stage("eager", model, frozenset(model.backend.replaced))
+    stage = Stage("eager", model, frozenset(model.backend.replaced))
     assert len(stage.kept) == 3
     real = model.run
 
@@ -223,3 +229,43 @@ def test_a_side_that_may_be_left_out_is_left_out(workload, accept, block, monkey
     samples = decider._whole_samples(stage)
     assert set(samples) == {"empty", "eager", "guarded"}
     assert sum("left out" in note for note in decider.notes) == 3
+
+
+@pytest.fixture
+def short_of_memory(monkeypatch):
+    """Float64 runs fail for want of memory, except on the CPU; the list says where they ran."""
+    real, places = fidelity.RoutedFloat64, []
+
+    def made(gm, inputs, *, on_cpu=False, watch=None):
+        places.append(on_cpu)
+        if not on_cpu:
+            full()
+        return real(gm, inputs, on_cpu=on_cpu, watch=watch)
+
+    monkeypatch.setattr(fidelity, "RoutedFloat64", made)
+    return places
+
+
+def test_float64_moves_to_the_cpu_where_memory_is_short(workload, accept, block, short_of_memory):
+    """The comparison is the same, and the note says where float64 ran."""
+    kernels = accept(block, torch.randn(8, 64))
+    model = Model.of(workload.calls, kernels, "eager")
+    kept = frozenset(k.target_fingerprint for k in kernels)
+    model.run(kept)
+    found = check_fidelity(model, kept, Timer.of(60), least=2)
+    assert found.ratio is not None
+    assert len(found.ratios) == 2
+    assert short_of_memory == [False, True] * 2
+    assert sum("did not fit into cpu's memory" in note for note in found.notes) == 1
+
+
+def test_float64_on_the_cpu_has_a_time_limit(workload, accept, block, short_of_memory):
+    """A float64 run that takes too long is broken off: nothing was compared, and it says so."""
+    kernels = accept(block, torch.randn(8, 64))
+    model = Model.of(workload.calls, kernels, "eager")
+    kept = frozenset(k.target_fingerprint for k in kernels)
+    model.run(kept)
+    found = check_fidelity(model, kept, Timer.of(0), least=1)
+    assert found.ratio is None
+    assert not found.good
+    assert any("did not end in time" in note for note in found.notes)

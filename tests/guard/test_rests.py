@@ -246,6 +246,55 @@ def test_graphs_that_write(accept, device):
     applied.undo()
 
 
+class Decodes(torch.nn.Module):
+    """Writes a row of a cache that it is given, as decoding with a static cache does."""
+
+    def forward(self, x, cache, at):
+        cache.index_copy_(0, at, torch.relu(x + x.flip(-1)))
+        return cache @ x.t()
+
+
+@pytest.mark.parametrize("static", [False, True], ids=["plain", "at a static address"])
+def test_a_cache_that_every_call_writes_to(accept, device, static):
+    """Steps go into the caller's cache in order, also into another cache of the same size."""
+    model, twin = Decodes(), Decodes()
+    x = torch.randn(1, 64, device=device)
+    caches = [[torch.zeros(6, 64, device=device) for _ in range(2)] for _ in range(2)]
+    at = torch.zeros(1, dtype=torch.long, device=device)
+    if static:
+        for cache in caches[0]:
+            torch._dynamo.mark_static_address(cache)
+    accepted = accept(model, x, torch.zeros(6, 64, device=device), at)
+    applied = apply([model], accepted, "cudagraphs")
+    for step in range(6):
+        for mine, theirs in zip(*caches, strict=True):
+            with torch.no_grad():
+                close(model(x + step, mine, at + step), twin(x + step, theirs, at + step))
+            close(mine, theirs)
+    assert replays(applied) == 12, [g.remarks for g in applied.backend.graphs]
+    assert applied.counters()["replayed"] == 12 * len(accepted)
+    applied.undo()
+
+
+def test_a_model_over_two_gpus(accept):
+    """Each half keeps its kernels, the graph is not recorded, and the report names both GPUs."""
+    if torch.cuda.device_count() < 2:
+        pytest.skip("needs two CUDA devices")
+
+    class Two(torch.nn.Module):
+        def forward(self, x):
+            h = torch.relu(x + x.flip(-1)).to("cuda:1")
+            return (h @ h.t()).softmax(-1)
+
+    model, twin, x = Two(), Two(), torch.randn(8, 64, device="cuda:0")
+    accepted = accept(model, x)
+    applied = apply([model], accepted, "cudagraphs")
+    check(model, twin, x)
+    reasons = " ".join(applied.report()["graphs"][0]["reasons"])
+    assert "cuda:0 and cuda:1" in reasons
+    applied.undo()
+
+
 def test_random_numbers_are_eagers(device):
     """A recorded dropout draws what eager draws from the same seed, on every call."""
 

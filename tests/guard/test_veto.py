@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from kforge_nb.guard.decider import Decider, Stage
+from kforge_nb.guard.decider import Decider
 from kforge_nb.guard.measure import Timer
+from kforge_nb.guard.stage import Stage
 from kforge_nb.judge.evaluation import Comparison
 
 WHOLE_US = 1000.0
