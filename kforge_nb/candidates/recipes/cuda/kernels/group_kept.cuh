@@ -14,30 +14,35 @@ KF_INLINE void copy_later(void* to, const void* from) {
   asm volatile("cp.async.cg.shared.global [%0], [%1], 16;" : : "r"(place), "l"(from) : "memory");
 }
 KF_INLINE void end_stage() { asm volatile("cp.async.commit_group;" : : : "memory"); }
-// All but the last LEFT stages of this thread have arrived.
-template <int LEFT> KF_INLINE void await_stage() {
+// Until all but the last LEFT stages of this thread have arrived; ``left`` of them, below 2 STAGES.
+template <int LEFT> KF_INLINE void await_stages() {
   asm volatile("cp.async.wait_group %0;" : : "n"(LEFT) : "memory");
+}
+template <int LEFT = 0> KF_INLINE void await_all_but(int left) {
+  if (left == LEFT) await_stages<LEFT>();
+  else if constexpr (LEFT + 1 < 2 * STAGES) await_all_but<LEFT + 1>(left);
 }
 
 KF_INLINE vf kept_at(const Kept* room, int k) { return load<Kept, All, false>(room + k * V, All{}); }
 
-// One stage of a part that has arrived; every thread looks at what it copied itself.
-// LATER stages were asked for after those of this part.
-template <int AT, int LATER>
-KF_INLINE void stage_moments(
-    Sums& sums, const Args& a, int group, int first, int end, const Kept* room) {
-  if constexpr (AT < STAGES) {
-    await_stage<LATER + STAGES - 1 - AT>();
-    const int from = first + AT * STAGE * BLOCK, stop = min(end, from + STAGE * BLOCK);
-    each_vector(a, group, from, stop, [&](auto count, auto at) {
+// Moments of a part that was asked for, stage by stage as it arrives; every thread looks at what it
+// copied itself. ``later`` stages were asked for after those of this part.
+KF_INLINE Moments asked_moments(const Args& a, int drawn, const Kept* room, int later) {
+  const int first = drawn % SPLIT * PART_V, end = min(GV, first + PART_V);
+  Sums sums;
+#pragma unroll 1
+  for (int s = 0; s < STAGES; ++s) {
+    await_all_but(later + STAGES - 1 - s);
+    const int from = first + s * STAGE * BLOCK, stop = min(end, from + STAGE * BLOCK);
+    each_vector(a, drawn / SPLIT, from, stop, [&](auto count, auto at) {
       vf x[count.OF];
 #pragma unroll
       for (int u = 0; u < count.OF; ++u)
         at(u, [&](const Row&, int, int k) { x[u] = kept_at(room, k - first); });
       sums.take(x);
     });
-    stage_moments<AT + 1, LATER>(sums, a, group, first, end, room);
   }
+  return sums.moments();
 }
 
 // The whole part is asked for at once, past the registers; beyond the last part there is nothing to
@@ -65,16 +70,6 @@ KF_INLINE void give(const Moments& m, float* partial, int* state, int drawn, flo
     __threadfence();
     atomicAdd(state + 1 + drawn / SPLIT, 1);
   }
-}
-
-// The moments of a part that was asked for, as it arrives.
-template <int LATER>
-KF_INLINE void give_asked(
-    const Args& a, float* partial, int* state, int drawn, float* shared, const Kept* room) {
-  const int first = drawn % SPLIT * PART_V;
-  Sums sums;
-  stage_moments<0, LATER>(sums, a, drawn / SPLIT, first, min(GV, first + PART_V), room);
-  give(sums.moments(), partial, state, drawn, shared);
 }
 
 // For one thread: -1 once the group is complete, or a part of it that nobody else has drawn.
@@ -143,9 +138,9 @@ KF_INLINE void kept_tasks(const Args& a, float* partial, int* state, float* shar
   while (own < ALL_PARTS) {
     const int group = own / SPLIT;
     if constexpr (!COPIED) give(part_moments(a, group, own % SPLIT, here), partial, state, own, shared);
-    else if (!given) give_asked<STAGES>(a, partial, state, own, shared, here);
+    else if (!given) give(asked_moments(a, own, here, STAGES), partial, state, own, shared);
     given = COPIED && next < ALL_PARTS && next / SPLIT == group;
-    if (given) give_asked<0>(a, partial, state, next, shared, there);
+    if (given) give(asked_moments(a, next, there, 0), partial, state, next, shared);
     const int helped = await_group(a, partial, state, group, shared, more);
     Team<BLOCK, BLOCK> team(shared);
     const Moments m = of_group<BLOCK>(partial, group, team);
