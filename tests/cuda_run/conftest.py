@@ -17,10 +17,12 @@ def gpu() -> str:
 
 
 @pytest.fixture
-def home(tmp_path, monkeypatch):
-    """Caches and registry of the test's own."""
-    monkeypatch.setenv("KFORGE_HOME", str(tmp_path / "home"))
-    return tmp_path / "home"
+def home(tmp_path_factory, worker_id, monkeypatch):
+    """Caches of these tests, shared by all workers: what one has compiled the others need not."""
+    base = tmp_path_factory.getbasetemp()
+    shared = (base if worker_id == "master" else base.parent) / "kforge-home"
+    monkeypatch.setenv("KFORGE_HOME", str(shared))
+    return shared
 
 
 class ResBlock(nn.Module):
@@ -39,7 +41,7 @@ class ResBlock(nn.Module):
 
 @pytest.fixture
 def block(gpu: str):
-    """A bf16 decoder block on the GPU and its input, 256×128²."""
+    """A bf16 decoder block on the GPU and its input, 512×128²."""
     torch.manual_seed(0)
-    model = ResBlock(256).to(gpu, torch.bfloat16).eval().requires_grad_(False)
-    return model, torch.randn(1, 256, 128, 128, device=gpu, dtype=torch.bfloat16)
+    model = ResBlock(512).to(gpu, torch.bfloat16).eval().requires_grad_(False)
+    return model, torch.randn(1, 512, 128, 128, device=gpu, dtype=torch.bfloat16)
