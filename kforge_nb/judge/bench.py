@@ -18,6 +18,7 @@ from kforge_nb.errors import BadInput, ContractBreach
 from kforge_nb.judge import ruling
 from kforge_nb.judge.cases import Case, secret_generator, weakness
 from kforge_nb.judge.correctness import check_output
+from kforge_nb.judge.cuda.sanitizer import found_errors
 from kforge_nb.judge.evaluation import Comparison, Evaluation, Verdict
 from kforge_nb.judge.place import Compiled, Loaded, Place
 from kforge_nb.judge.runner_handle import RunnerFailed
@@ -299,7 +300,7 @@ class Bench:
         if not said:
             return found
         reason = found.reason
-        bad = {tool: words for tool, words in said.items() if "errors" in words}
+        bad = {tool: words for tool, words in said.items() if found_errors(words)}
         if bad:
             reason += "; " + "; ".join(f"{tool}: {words}" for tool, words in bad.items())
         verdict = Verdict.WRONG if "memcheck" in bad else found.verdict

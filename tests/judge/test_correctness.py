@@ -7,6 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from kforge_nb.judge import correctness
 from kforge_nb.judge.correctness import Terms, check_output, expect
 
 
@@ -120,3 +121,21 @@ def test_empty_outputs_are_right():
     """A target may return a tensor without elements."""
     empty = torch.empty(0, 4)
     assert check_output(expect(empty.double(), empty), empty, "out0", "x").wrong is None
+
+
+def test_a_full_device_compares_on_the_cpu(monkeypatch):
+    """Running out of device memory while comparing changes where it is done, not the answer."""
+    tried = []
+
+    def compare(expected, got, output, case):
+        tried.append(got)
+        if len(tried) == 1:
+            raise torch.OutOfMemoryError("full")
+        return compare_really(expected, got, output, case)
+
+    compare_really = correctness._compare
+    monkeypatch.setattr(correctness, "_compare", compare)
+    value = torch.randn(4, 8)
+    found = check_output(expect(value.double(), value), value, "out0", "case")
+    assert found.wrong is None
+    assert len(tried) == 2

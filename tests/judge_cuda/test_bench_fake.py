@@ -253,6 +253,41 @@ def test_inputs_that_the_host_cannot_hold_are_refused(place, bench, monkeypatch)
     made.close()
 
 
+def test_values_are_drawn_on_the_cpu_where_the_device_is_full(place, bench, monkeypatch):
+    """The second try has the values in the host's memory."""
+    tried = []
+
+    def timed(specs, seen, generator, **limits):
+        tried.append(seen)
+        if len(tried) == 1:
+            raise torch.OutOfMemoryError("full")
+        return slots.TimedInputs(specs, seen, generator, **limits)
+
+    monkeypatch.setattr(places, "TimedInputs", timed)
+    made = place.timed(bench.target.inputs, [torch.randn(N)])
+    assert len(tried) == 2
+    assert made.device == "cpu"
+    made.close()
+
+
+def test_a_sanitizer_that_does_not_work_is_asked_once(place, bench, monkeypatch):
+    """It would cost its time limit for every winner."""
+    asked = []
+
+    def sanitize(*_args):
+        asked.append(1)
+        return {"memcheck": "did not run: no answer"}
+
+    monkeypatch.setattr(benches, "CONFIRM", Plan(seconds=0.2, narrow=0.5, pairs=10))
+    monkeypatch.setattr(places, "sanitizer_path", lambda: Path("/nowhere"))
+    monkeypatch.setattr(places, "sanitize", sanitize)
+    first, second = bench.confirm(GOOD), bench.confirm(GOOD)
+    assert first.verdict is second.verdict is Verdict.ACCEPTED
+    assert first.resources["sanitizer"] == {"memcheck": "did not run: no answer"}
+    assert "sanitizer" not in second.resources
+    assert asked == [1]
+
+
 def test_a_closed_bench_leaves_no_process(place, tmp_path):
     """The runner made ahead ends with its bench, and the worker forgets the target."""
     target = on_device(target_of(lambda x: x * 2.0, torch.randn(N)))

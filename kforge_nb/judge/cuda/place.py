@@ -22,7 +22,7 @@ from kforge_nb.candidates.plan import ResolvedPlan
 from kforge_nb.compilers.nvrtc import CompileFailed, build_cuda, device_arch
 from kforge_nb.errors import BadInput, MissingTool
 from kforge_nb.judge.baseline import BaselineWorker, OutOfDeviceMemory
-from kforge_nb.judge.cases import Case, build_cases, secret_generator
+from kforge_nb.judge.cases import Case, build_cases, moved, secret_generator
 from kforge_nb.judge.cores import CORES, Cores
 from kforge_nb.judge.cuda.binary import DRIVER, cuda_runner_binary
 from kforge_nb.judge.cuda.cubin import inspect_cubin
@@ -64,7 +64,7 @@ _MOST_SLOTS = 64
 _TIMED_BYTES = 6 << 30  # of three slots; inputs beyond that have one slot
 _BATCH_SECONDS = 20.0
 _CALLS, _PAIRS = 64, 12  # of a measurement of call time
-_SANITIZER_SECONDS = 60.0
+_SANITIZER_SECONDS = 30.0
 _FRAGMENTS = 1 << 30  # bytes that torch's allocator may keep unused while others need memory
 
 
@@ -92,6 +92,7 @@ class CudaPlace:
 
     language = "cuda"
     driver = DRIVER
+    _sanitizes = True  # until it turns out that the tool does not work here
     call_seconds = 3.0
 
     def __init__(self, folder: Path, threads: int, device: str) -> None:
@@ -181,8 +182,13 @@ class CudaPlace:
                 f"its inputs take {stride / 1e9:.1f} GB, and the host has {room / 1e9:.1f} GB free "
                 "for the copy that candidates are given; free some memory or use smaller inputs"
             )
-        generator = secret_generator(str(seen[0].device) if seen else self.device)
-        return TimedInputs(specs, seen, generator, most=_MOST_SLOTS, least=least)
+        for values in (seen, [moved(t, "cpu") for t in seen]):
+            generator = secret_generator(str(values[0].device) if values else "cpu")
+            try:
+                return TimedInputs(specs, values, generator, most=_MOST_SLOTS, least=least)
+            except torch.OutOfMemoryError:
+                torch.cuda.empty_cache()  # then they are drawn on the CPU
+        raise BadInput("its inputs could not be drawn, neither on the device nor on the CPU")
 
     # ---- candidates ------------------------------------------------------------------------
 
@@ -303,12 +309,14 @@ class CudaPlace:
     ) -> dict[str, str]:
         """compute-sanitizer, where it is installed."""
         tool = sanitizer_path()
-        if tool is None:
+        if tool is None or not self._sanitizes:
             return {}
 
         @contextmanager
         def start(program: Path) -> Iterator[CudaCandidate]:
-            limits = CudaLimits(call_seconds=_SANITIZER_SECONDS, sandboxed=False)
+            limits = CudaLimits(
+                call_seconds=_SANITIZER_SECONDS, start_seconds=15.0, sandboxed=False
+            )
             with CudaCandidate(
                 target, plan, timed, binary=program, cubin=built.file, limits=limits,
                 device=self.index, flush=self.flush,
@@ -316,7 +324,9 @@ class CudaPlace:
                 loaded.load()
                 yield loaded
 
-        return sanitize(start, self.binary, case, tool, self.folder)
+        found = sanitize(start, self.binary, case, tool, self.folder)
+        self._sanitizes = not any(words.startswith("did not run") for words in found.values())
+        return found
 
     def release(self, key: str, timed: TimedInputs) -> None:
         """The worker's copy of the target, and the runner that was made ahead for it."""

@@ -21,7 +21,7 @@ from kforge_nb.judge.process import Child, Gone
 from kforge_nb.judge.protocol import Op, pack_command
 from kforge_nb.judge.runner_handle import RunnerFailed
 
-__all__ = ["TOOLS", "read_log", "sanitize", "sanitizer_path"]
+__all__ = ["TOOLS", "found_errors", "read_log", "sanitize", "sanitizer_path"]
 
 _END_SECONDS = 30.0
 TOOLS = ("memcheck", "racecheck")
@@ -47,6 +47,11 @@ def read_log(text: str) -> tuple[int, str] | None:
     return int(summary[1]), "; ".join(lines[:2])[:300]
 
 
+def found_errors(words: str) -> bool:
+    """Whether what :func:`sanitize` says of a tool is that it found something."""
+    return re.match(r"\d+ errors", words) is not None
+
+
 def sanitize(
     start: Callable[[Path], Any], binary: Path, case: Case, tool: Path, folder: Path
 ) -> dict[str, str]:
@@ -68,7 +73,9 @@ def sanitize(
             log, script = Path(home) / "log.txt", Path(home) / "runner"
             words = [tool, "--tool", name, "--log-file", log, "--target-processes", "all", binary]
             quoted = " ".join(f"'{word}'" for word in words)
-            script.write_text(f'#!/bin/sh\nexport TMPDIR=/tmp\nexec {quoted} "$@"\n')
+            script.write_text(
+                f'#!/bin/sh\nexport HOME=/tmp TMPDIR=/tmp PATH=/usr/bin:/bin\nexec {quoted} "$@"\n'
+            )
             script.chmod(0o700)
             trouble = "it wrote no summary"
             try:
@@ -78,6 +85,8 @@ def sanitize(
             except RunnerFailed as failed:
                 trouble = failed.reason
             found[name] = _words(log, trouble)
+        if found[name].startswith("did not run"):
+            break
     return found
 
 
