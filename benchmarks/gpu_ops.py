@@ -36,7 +36,7 @@ __all__ = ["main"]
 
 TIME_LIMIT = 530.0
 AHEAD_LIMIT = 170.0
-SILENCE = 100.0
+SILENCE = 60.0
 """Seconds without news from the worker after which its case counts as hanging."""
 
 QUICK = (
@@ -83,6 +83,7 @@ class Supervisor:
         self.end = time.monotonic() + options.time_limit
         self.found: dict[str, dict[str, Any]] = {}
         self.notes: list[str] = []
+        self.hung: set[str] = set()
 
     def run(self, names: list[str]) -> None:
         """All cases, compiled ahead, in as few processes as the kernels allow."""
@@ -117,6 +118,7 @@ class Supervisor:
         quick = self.options.quick
         return {
             "cases": names,
+            "plain": sorted(self.hung),
             "cache": str(self.folder / "cubins"),
             "compile": not self.options.no_compile,
             "tries": self.options.tries or (10 if quick else 32),
@@ -159,7 +161,10 @@ class Supervisor:
         return begun
 
     def _blame(self, out: Path, names: list[str], why: str) -> None:
-        """The case at which a worker stopped has failed; none begun means nothing can run."""
+        """The case at which a worker stopped comes again with its best guess alone, once.
+
+        None begun means that nothing can run.
+        """
         begun = self._read(out)
         if why == "time limit" or all(name in self.found for name in names):
             return
@@ -167,7 +172,11 @@ class Supervisor:
             self.end = 0.0
             self.notes.append(f"no case could be run: {why}")
             return
-        self.found[begun] = {"case": begun, "failed": why}
+        if begun in self.hung:
+            self.found[begun] = {"case": begun, "failed": why}
+            return
+        self.hung.add(begun)
+        self.notes.append(f"{begun}: tried again with its best guess alone, since {why[:300]}")
 
 
 def _line(entry: dict[str, Any]) -> str:

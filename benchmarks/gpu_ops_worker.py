@@ -13,7 +13,7 @@ import sys
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -135,7 +135,7 @@ class Bench:
             best_set = min(good, key=lambda entry: entry[0].us)[1]
             more = single_changes(family, match, best_set)
             fresh = [p for p in more if family.emit(match, p).digest not in self.seen]
-            found += self._all(family, match, fresh[: self.options.tries // 2])
+            found += self._all(family, match, fresh[: self.options.tries // 4])
         for other, matched in known[1:]:
             found += self._all(other, matched, [default_params(other, matched)])
         good = [(t, p) for t, p in found if isinstance(t, Try)]
@@ -297,6 +297,8 @@ def main() -> int:
         flush = Flush(options.cache)
         quiet_choice()
         for name in request["cases"]:
+            tries = 1 if name in request["plain"] else request["tries"]
+            options = replace(options, tries=tries)
             out.write(json.dumps({"begin": name}) + "\n")
             try:
                 found = run_case(known[name], flush, options)

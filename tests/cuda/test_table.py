@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import argparse
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,6 +13,7 @@ import torch
 from benchmarks.gpu_op_added import ALL, least_bytes
 from benchmarks.gpu_op_bars import bar_rows, bar_text
 from benchmarks.gpu_op_cases import Case, make_target
+from benchmarks.gpu_ops import Supervisor
 from tests.cuda.targets import find, on_cuda
 
 
@@ -60,3 +64,31 @@ def test_every_row_has_a_recipe(case: Case) -> None:
 def test_names_are_distinct() -> None:
     """Rows are told apart by name alone."""
     assert len({case.name for case in ALL}) == len(ALL)
+
+
+def test_a_case_that_stops_its_worker_comes_again_once(tmp_path: Path) -> None:
+    """First with its best guess alone, then as failed; the cases behind it still wait."""
+    options = argparse.Namespace(
+        time_limit=60.0, quick=False, no_compile=True, tries=None, rounds=None
+    )
+    supervisor = Supervisor(options, tmp_path)
+    out = tmp_path / "lines"
+    out.write_text(json.dumps({"begin": "one"}) + "\n")
+    supervisor._blame(out, ["one", "two"], "no answer: a kernel hangs")
+    assert supervisor.found == {}
+    assert supervisor._request(["one"])["plain"] == ["one"]
+    supervisor._blame(out, ["one", "two"], "no answer: a kernel hangs")
+    assert supervisor.found == {"one": {"case": "one", "failed": "no answer: a kernel hangs"}}
+
+
+def test_nothing_begun_ends_the_table(tmp_path: Path) -> None:
+    """A worker that dies before its first case would die each time: the reason is told at once."""
+    options = argparse.Namespace(
+        time_limit=60.0, quick=False, no_compile=True, tries=None, rounds=None
+    )
+    supervisor = Supervisor(options, tmp_path)
+    out = tmp_path / "lines"
+    out.touch()
+    supervisor._blame(out, ["one"], "the worker ended (1): no driver")
+    assert supervisor.end == 0.0
+    assert supervisor.notes == ["no case could be run: the worker ended (1): no driver"]

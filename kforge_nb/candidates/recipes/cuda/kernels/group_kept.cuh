@@ -48,10 +48,13 @@ KF_INLINE Moments asked_moments(const Args& a, int drawn, const Kept* room, int 
 // The whole part is asked for at once, past the registers; beyond the last part there is nothing to
 // ask for, but the stages are counted.
 KF_INLINE void ask(const Args& a, int drawn, Kept* room) {
-  const int first = drawn % SPLIT * PART_V, past = min(GV, first + PART_V);
-  const int end = drawn < GROUPS * SPLIT ? past : first;
+  const int first = drawn % SPLIT * PART_V, end = min(GV, first + PART_V);
 #pragma unroll 1
   for (int s = 0; s < STAGES; ++s) {
+    if (drawn >= GROUPS * SPLIT) {
+      end_stage();
+      continue;
+    }
     const int from = first + s * STAGE * BLOCK, stop = min(end, from + STAGE * BLOCK);
     each_vector(a, drawn / SPLIT, from, stop, [&](auto count, auto at) {
 #pragma unroll
