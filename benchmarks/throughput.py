@@ -24,6 +24,7 @@ from kforge_nb.candidates.candidate import Candidate, Kernel, LaunchPlan
 from kforge_nb.engines.local import LocalEngine
 from kforge_nb.judge.evaluation import Evaluation
 from kforge_nb.judge.judge import Judge
+from kforge_nb.profile.device import facts
 from kforge_nb.settings import Settings
 from kforge_nb.targets.inputs import CapturedInputs
 from kforge_nb.targets.target import Occurrence, Target, TensorSpec
@@ -155,7 +156,8 @@ def main() -> int:
     rows += _stages(kinds, found)
     strange = [f"{k}: {e.verdict}: {e.reason}" for k, e in zip(kinds, found, strict=True)
                if not _expected(k, e)]  # fmt: skip
-    report = make_report("throughput", rows, notes=strange, workers=workers)
+    here = {"device": facts(device)} if kind == "cuda" else {}
+    report = make_report("throughput", rows, notes=strange, workers=workers, **here)
     write_report(report, options.json)
     return 0 if minute >= WANTED[kind] and not strange else 1
 
