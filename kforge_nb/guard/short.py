@@ -3,22 +3,43 @@
 Everything that rewrites graphs knows one form of a launch, ``launch(inputs, handle)`` with lists on
 both ways. Building and taking apart these lists is a third of what a call costs the host, so where
 a kernel has few inputs and one output the graph that finally runs calls ``launch.in1`` … instead.
+A graph that runs as Python calls the op's own C function; the Python object around it, of which
+compilers need to know, costs as much again.
 """
 
 from __future__ import annotations
 
+import functools
 import operator
+from collections.abc import Callable
+from typing import Any
 
 import torch
 from torch import fx
 
 from kforge_nb.guard import launch
 
-__all__ = ["shorten"]
+__all__ = ["direct", "shorten"]
 
 
-def shorten(gm: fx.GraphModule) -> fx.GraphModule:
-    """A copy in which launches that have a short form use it; ``gm`` itself if there is none."""
+@functools.cache
+def direct(count: int) -> Callable[..., torch.Tensor]:
+    """The C function of the short form with ``count`` inputs: ``f(*inputs, handle)``."""
+    launch.load()
+    op = getattr(torch.ops.kforge.launch, f"in{count}")
+    function = functools.partial(getattr(op, "_op", op))
+    named: Any = function  # a graph's code needs a name to call it by
+    named.__name__, named.__module__ = f"launch_in{count}", "kforge"
+    return function
+
+
+def shorten(gm: fx.GraphModule, *, as_python: bool = False) -> fx.GraphModule:
+    """A copy in which launches that have a short form use it; ``gm`` itself if there is none.
+
+    Args:
+        gm: a graph as the backend rewrites it.
+        as_python: the graph will run as it is; no compiler will read it.
+    """
     found = [node for node in gm.graph.nodes if _has_short_form(node)]
     if not found:
         return gm
@@ -28,7 +49,8 @@ def shorten(gm: fx.GraphModule) -> fx.GraphModule:
     for node in gm.graph.nodes:
         if node in chosen:
             inputs, handle = node.args
-            op = getattr(torch.ops.kforge.launch, f"in{len(inputs)}")
+            short = getattr(torch.ops.kforge.launch, f"in{len(inputs)}")
+            op = direct(len(inputs)) if as_python else short
             env[node] = graph.call_function(op, (*(env[given] for given in inputs), handle))
             env[node].meta = {k: v for k, v in node.meta.items() if k not in _OF_THE_LIST}
         elif node.target is operator.getitem and node.args[0] in chosen:

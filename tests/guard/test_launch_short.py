@@ -7,7 +7,7 @@ import torch
 from torch import fx
 
 from kforge_nb.guard import launch
-from kforge_nb.guard.short import shorten
+from kforge_nb.guard.short import direct, shorten
 from kforge_nb.targets.target import TensorSpec
 
 SPEC = TensorSpec((8, 64), (64, 1), "float32", "cpu")
@@ -97,6 +97,22 @@ def test_shorten_replaces_what_it_can(handle, pair):
     launches = [n for n in short.graph.nodes if n.target is torch.ops.kforge.launch.in2]
     assert [tuple(node.meta["val"].shape) for node in launches] == [(8, 64), (8, 64)]
     assert torch.ops.kforge.launch.in2 not in [node.target for node in traced.graph.nodes]
+
+
+@pytest.mark.filterwarnings("ignore:kforge")
+def test_a_graph_that_runs_as_python_calls_the_c_function(handle):
+    """The same results and counts, also with a gradient needed, without the op's Python object."""
+    a, b = torch.randn(8, 64), torch.randn(8, 64)
+    traced = graph_of(lambda x, y: lists([lists([x, y], handle)[0], y], handle)[0], a, b)
+    short = shorten(traced, as_python=True)
+    assert [node.target for node in short.graph.nodes].count(direct(2)) == 2
+    assert torch.equal(short(a, b), torch.relu(torch.relu(a + b) + b))
+    assert launch.counters(handle)["launches"] == 2
+    x, plain = a.clone().requires_grad_(), a.clone().requires_grad_()
+    short(x, b).sum().backward()
+    torch.relu(torch.relu(plain + b) + b).sum().backward()
+    assert torch.equal(x.grad, plain.grad)
+    assert launch.counters(handle)["fallbacks"] == {"a gradient is needed": 2}
 
 
 def test_shorten_leaves_other_graphs_alone():
