@@ -357,9 +357,10 @@ def test_a_driver_that_never_starts_is_not_waited_for(run, fake, target, timed, 
     assert caught.value.verdict is Verdict.TIMED_OUT
 
 
-def test_the_sandbox_is_tried_once_and_reported(fake, run):
+def test_the_sandbox_is_tried_once_and_reported(fake, cubin, run):
     """The strictest level under which the driver works is found by trying, and then used."""
-    facts = cuda_facts(0, fake)
+    assert "files" not in cuda_facts(0, fake)["confined"]  # only where a kernel ran under it
+    facts = cuda_facts(0, fake, cubin)
     assert facts["arch"] == "sm_90"
     assert facts["name"] == 'A "fake" device'
     loaded = run(one("twice"))

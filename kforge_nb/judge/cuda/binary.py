@@ -48,7 +48,7 @@ LAYERS = {
 """What a runner can give up before the driver starts, by bit: see cuda_sandbox.hpp."""
 FILTERED = 2 | 4 | 8
 """Layers of the system-call filter without which a candidate does not count as confined."""
-_PROBE_SECONDS = 60.0
+_PROBE_SECONDS = 240.0  # for all trials; each has a limit of its own
 _KEPT = ("LD_LIBRARY_PATH", "CUDA_DEVICE_ORDER")
 
 
@@ -83,7 +83,7 @@ def runner_environment(device: int) -> dict[str, str]:
     return environment | {"CUDA_VISIBLE_DEVICES": chosen}
 
 
-def cuda_facts(device: int = 0, driver: str = DRIVER) -> dict[str, Any]:
+def cuda_facts(device: int = 0, driver: str = DRIVER, flush: Path | None = None) -> dict[str, Any]:
     """What the driver says of a device, and the strictest sandbox under which it works.
 
     Found by trying, which takes up to a few seconds, once a boot; then remembered in the cache.
@@ -91,6 +91,7 @@ def cuda_facts(device: int = 0, driver: str = DRIVER) -> dict[str, Any]:
     Args:
         device: number of the device as torch counts.
         driver: the driver's library; another one than the system's is for tests.
+        flush: a cubin with the kernel ``flush``; the strictest layer is tried only with it.
 
     Returns:
         ``name``, ``arch`` (``sm_90``), ``driver`` (as 13000), ``memory``, ``l2``, ``shared``
@@ -102,16 +103,19 @@ def cuda_facts(device: int = 0, driver: str = DRIVER) -> dict[str, Any]:
         MissingTool: no compiler, no driver, or no such device; the message says which.
     """
     environment = runner_environment(device)
-    return dict(_facts(driver, tuple(sorted(environment.items()))))
+    return dict(_facts(driver, tuple(sorted(environment.items())), flush))
 
 
 @lru_cache(maxsize=16)
-def _facts(driver: str, environment: tuple[tuple[str, str], ...]) -> dict[str, Any]:
+def _facts(
+    driver: str, environment: tuple[tuple[str, str], ...], flush: Path | None
+) -> dict[str, Any]:
     binary = cuda_runner_binary()
-    kept = binary.parent / f"facts-{_machine(driver, environment)}.json"
+    kind = "whole" if flush else "partly"
+    kept = binary.parent / f"facts-{kind}-{_machine(driver, environment)}.json"
     with suppress(OSError, ValueError):
         return dict(json.loads(kept.read_text()))
-    facts = _probe(binary, driver, dict(environment))
+    facts = _probe(binary, driver, dict(environment), flush)
     facts["confined"] = [name for bit, name in LAYERS.items() if facts["layers"] & bit]
     with suppress(OSError):  # a read-only or full cache: tried again by the next process
         part = kept.with_suffix(f".{os.getpid()}")
@@ -131,10 +135,13 @@ def _machine(driver: str, environment: tuple[tuple[str, str], ...]) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:24]
 
 
-def _probe(binary: Path, driver: str, environment: dict[str, str]) -> dict[str, Any]:
+def _probe(
+    binary: Path, driver: str, environment: dict[str, str], flush: Path | None
+) -> dict[str, Any]:
+    words = [str(binary), "--probe", driver, "0", *([str(flush)] if flush else [])]
     try:
         done = subprocess.run(
-            [str(binary), "--probe", driver, "0"],
+            words,
             capture_output=True,
             text=True,
             timeout=_PROBE_SECONDS,

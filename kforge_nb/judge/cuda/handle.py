@@ -81,7 +81,8 @@ class CudaRunner(RunnerHandle):
         flush: Path | None = None,
         driver: str = DRIVER,
     ) -> None:
-        self.layers: int = int(cuda_facts(device, driver)["layers"]) if limits.sandboxed else 0
+        facts = cuda_facts(device, driver, flush) if limits.sandboxed else {}
+        self.layers: int = int(facts.get("layers", 0))
         self._cubin = cubin
         self._flush = flush
         self._limits = limits

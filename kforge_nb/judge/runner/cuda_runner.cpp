@@ -2,12 +2,14 @@
 //
 //   cuda_runner REPLY_FD INPUT_FD TIMED_FD OUTPUT_FD INPUT_BYTES TIMED_BYTES OUTPUT_BYTES
 //               CPU_SECONDS LAYERS DRIVER DEVICE DEVICE_MEMORY HEAP PRINTF
-//   cuda_runner --probe DRIVER DEVICE
+//   cuda_runner --probe DRIVER DEVICE [CUBIN]
 //
 // It starts the driver at once, before it is told anything, so that it can be started while the
 // candidate is still being compiled. Commands come on descriptor 0; cuda/protocol.py describes the
 // messages. Whatever fails is answered with words and a class of fault; a context that is broken
 // fails every later command the same way. A hang is ended by the judge, from outside.
+#include <fstream>
+#include <iterator>
 #include <sys/wait.h>
 
 #include "cuda_sandbox.hpp"
@@ -18,6 +20,7 @@ namespace {
 using namespace cuda;
 
 constexpr uint64_t kMostPayload = 256 << 20;
+constexpr unsigned kTrialSeconds = 20;  // a driver that waits for what it may not have is stopped
 enum Op : uint32_t {
   kLoad = 1, kBind = 2, kRun = 3, kBatch = 4, kFetch = 5, kQuit = 6,
   kUpload = 7, kPrepare = 8, kHot = 9,
@@ -86,8 +89,35 @@ std::string quoted(const std::string& text) {
   return out + "\"";
 }
 
-// Everything of the driver that judging uses except kernels; `out` gets facts or an error.
-bool try_layers(unsigned layers, const char* library, int index, FILE* out) {
+// What judging asks of a driver once it has started. `image`: code with the kernel `flush`, or
+// nothing.
+void exercise(const std::string& image) {
+  Slab slab;
+  slab.allocate(4 << 20, "a trial");
+  device.staging();
+  if (!image.empty()) {
+    Function flush = nullptr;
+    Graph graph = nullptr;
+    GraphExec made = nullptr;
+    Pointer from = slab.at(), sink = slab.at();
+    uint64_t vectors = slab.bytes() / 16;
+    void* parameters[] = {&from, &sink, &vectors};
+    check(driver.ModuleGetFunction(&flush, load_module(image, "a trial"), "flush"), "a trial");
+    check(driver.StreamBeginCapture(device.stream, kCaptureThreadLocal), "a trial");
+    slab.fill(0, 0, slab.bytes());
+    check(driver.LaunchKernel(flush, 8, 1, 1, 256, 1, 1, 0, device.stream, parameters, nullptr),
+          "launching a kernel");
+    check(driver.StreamEndCapture(device.stream, &graph), "a trial");
+    check(driver.GraphInstantiate(&made, graph, 0), "making a graph");
+    check(driver.GraphLaunch(made, device.stream), "replaying a graph");
+  }
+  device.wait("trying the device");
+  if (!slab.margins_hold()) throw Failure{Fault::kEnvironment, "memory does not hold"};
+}
+
+// In this process; `out` gets facts or an error.
+bool try_layers(unsigned layers, const char* library, int index, const std::string& image,
+                FILE* out) {
   try {
     if (!confine(layers, library))
       throw Failure{Fault::kEnvironment, "the system's kernel does not have it"};
@@ -95,10 +125,7 @@ bool try_layers(unsigned layers, const char* library, int index, FILE* out) {
     device.start(library, index, 1 << 20, 1 << 16);
     const double seconds = static_cast<double>(wire::now() - start) * 1e-9;
     confine_after_start(layers, 60);
-    Slab slab;
-    slab.allocate(4 << 20, "a trial");
-    device.wait("trying the device");
-    if (!slab.margins_hold()) throw Failure{Fault::kEnvironment, "memory does not hold"};
+    exercise(image);
     fprintf(out,
             "{\"layers\": %u, \"name\": %s, \"arch\": \"sm_%d%d\", \"driver\": %d, "
             "\"memory\": %zu, \"l2\": %zu, \"shared\": %zu, \"multiprocessors\": %d, "
@@ -117,11 +144,15 @@ bool try_layers(unsigned layers, const char* library, int index, FILE* out) {
 }
 
 // In a process of its own; `report` gets its words.
-bool trial(unsigned layers, const char* library, int index, std::string& report) {
+bool trial(unsigned layers, const char* library, int index, const std::string& image,
+           std::string& report) {
   int ends[2];
   if (pipe(ends) != 0) return false;
   const pid_t child = fork();
-  if (child == 0) _exit(try_layers(layers, library, index, fdopen(ends[1], "w")) ? 0 : 1);
+  if (child == 0) {
+    alarm(kTrialSeconds);
+    _exit(try_layers(layers, library, index, image, fdopen(ends[1], "w")) ? 0 : 1);
+  }
   close(ends[1]);
   report.clear();
   char part[1024];
@@ -135,26 +166,34 @@ bool trial(unsigned layers, const char* library, int index, std::string& report)
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
-// All layers if the driver works under them; else all but files, which drivers are most particular
-// about; else as many as there can be, tried one after the other.
-int probe(const char* library, int index) {
+// All layers if the driver works under them; else all but files; else as many as there can be,
+// tried one after the other. Files are where drivers are most particular: that layer counts only
+// if a kernel ran under it, so it is left out where there is none to try.
+int probe(const char* library, int index, const std::string& image) {
   std::string best, report;
-  if (trial(kAllLayers, library, index, best) || trial(kAllLayers & ~kFiles, library, index, best))
+  if ((!image.empty() && trial(kAllLayers, library, index, image, best)) ||
+      trial(kAllLayers & ~kFiles, library, index, image, best))
     return fputs(best.c_str(), stdout) < 0;
   unsigned kept = 0;
-  if (trial(kept, library, index, best))
+  if (trial(kept, library, index, image, best))
     for (unsigned layer : kEachLayer)
-      if (trial(kept | layer, library, index, report)) {
+      if (layer != kFiles && trial(kept | layer, library, index, image, report)) {
         kept |= layer;
         best = report;
       }
   return fputs(best.c_str(), stdout) < 0;
 }
 
+std::string contents(const char* path) {
+  std::ifstream file(path, std::ios::binary);
+  return {std::istreambuf_iterator<char>(file), {}};
+}
+
 }  // namespace
 
 int main(int argc, char** argv) {
-  if (argc == 4 && strcmp(argv[1], "--probe") == 0) return probe(argv[2], atoi(argv[3]));
+  if ((argc == 4 || argc == 5) && strcmp(argv[1], "--probe") == 0)
+    return probe(argv[2], atoi(argv[3]), argc == 5 ? contents(argv[4]) : "");
   if (argc != 15) return 64;
   prctl(PR_SET_PDEATHSIG, SIGKILL);
   Shared& shared = bench.shared;
