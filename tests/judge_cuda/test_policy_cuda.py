@@ -107,6 +107,12 @@ HONEST = {
         '@%%p1 mov.u32 %0, %%laneid; cp.async.wait_all; }" : "=r"(r) : "r"(n)); x[0] = r;'
     ),
     "a comment and a word": _kernel("x[0] = 1; /* printf(clock64()) */", "struct clock_free {};"),
+    "a class": _kernel(
+        "P a{x[1]}, b{2.0f}; b = a; x[0] = b.v;",
+        "struct P {\n  float v;\n  __device__ P(float v_) : v(v_) {}\n  P(const P&) = delete;\n"
+        "  __device__ P& operator=(const P& o) { v = o.v; return *this; }\n"
+        "  static constexpr int N = 3;\n  __device__ operator float() const { return v * N; }\n};",
+    ),
     "templates": _kernel(
         "x[0] = S<4>::of(x[1]) + f<2>(x[2]);",
         "template <int N> struct S { static __device__ float of(float v) { return v * N; } };\n"

@@ -59,8 +59,8 @@ _PRAGMAS = frozenset({"unroll", "once", "nounroll", "nv_diag_suppress", "nv_diag
 _Pattern = tuple[str, str, str]
 _PATTERNS: tuple[_Pattern, ...] = (
     ("breach", r"\b(?:v?f?s?n?printf|puts)\s*\(", "prints"),
-    ("breach", r"\b(?:malloc|free|alloca|__nv_aligned_device_malloc)\s*\(|\bnew\b|\bdelete\b",
-     "allocates memory; ask for scratch in the plan"),
+    ("breach", r"\b(?:malloc|free|alloca|__nv_aligned_device_malloc)\s*\(|\bnew\b|"
+     r"\bdelete\b(?!\s*;)", "allocates memory; ask for scratch in the plan"),
     ("breach", r"\b(?:__trap|__brkpt|abort|exit|__assertfail|assert)\s*\(", "stops the device"),
     ("breach", r"<<<|\bcuda(?:Launch|Graph|Stream|Event|Device|Malloc|Free|Memcpy|Memset|Get|Set|"
      r"Func|Host|Occupancy|GridDependency|Trigger)\w*\s*\(|\bcu(?:Launch|Mem|Ctx|Module)\w+\s*\(",
@@ -86,7 +86,7 @@ _STATIC = re.compile(
 )
 _DEVICE_VARIABLE = re.compile(
     r"\b__device__\b(?!\s*__constant__)((?:\s+(?!operator\b)[\w:<>,*&]+|\s*__align__\(\d+\))*?)\s+"
-    r"(\w+)\s*(?:\[[^;{=(]*\]\s*)*(=|;|\{)"
+    r"(?!operator\b)(\w+)\s*(?:\[[^;{=(]*\]\s*)*(=|;|\{)"
 )
 
 
