@@ -4,14 +4,18 @@ from __future__ import annotations
 
 import random
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 
-from kforge_nb.candidates.plan import plan_from_document, plan_to_document, validate
+from benchmarks.gpu_op_cases import make_target
+from kforge_nb.candidates.plan import plan_from_document, plan_to_document, resolve, validate
 from kforge_nb.candidates.recipes.cuda import cuda_families
 from kforge_nb.candidates.recipes.family import Params, default_params
 from kforge_nb.compilers.nvrtc import CudaBuilt, build_cuda
+from kforge_nb.judge.cuda.cubin import inspect_cubin
+from kforge_nb.judge.cuda.policy import scan_cuda
 from tests.cuda.targets import CASES, GENERATED, case, find, on_cuda
 
 DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
@@ -114,3 +118,43 @@ def test_targets_elsewhere_are_left_alone() -> None:
     mixed = on_cuda(target)
     mixed.outputs = target.outputs
     assert not any(family.match(mixed) for family in cuda_families())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+@pytest.mark.parametrize(
+    "shape", [(1, 32, 2048, 4096), (1, 128, 1024, 1024), (2, 64, 3, 5)], ids=str
+)
+def test_groups_of_any_size_have_a_plan(shape: tuple[int, ...], dtype: torch.dtype) -> None:
+    """What does not fit in shared memory is not kept there, whatever the parameters ask for."""
+
+    def fn(x: Any, w: Any, b: Any) -> Any:
+        return torch.nn.functional.group_norm(x, 4, w, b, 1e-6)
+
+    inputs = [torch.empty(s, dtype=dtype, device="meta") for s in (shape, shape[1:2], shape[1:2])]
+    target = on_cuda(make_target(fn, inputs, "large"))
+    family, match = find(target)
+    start = default_params(family, match)
+    values = family.parameters(match)
+    for way in values["way"]:
+        for beside in values["beside"]:
+            for copies in values["copies"]:
+                params = {**start, "way": way, "beside": beside, "copies": copies}
+                plan = family.emit(match, params).plan
+                validate(plan, "cuda", target.inputs, target.outputs)
+                resolve(plan, target.inputs, target.outputs)
+
+
+@pytest.mark.parametrize(
+    ("name", "params"),
+    [*((n, {}) for n in ONE_EACH), *(("group-norm-silu", {"way": w}) for w in ("kept", "chain"))],
+    ids=str,
+)
+def test_the_judge_finds_nothing_in_a_recipe(name: str, params: Params, nvrtc_cache: Path) -> None:
+    """Each family keeps the rules for candidates, in its source and compiled."""
+    target = on_cuda(case(name, torch.bfloat16)[0])
+    family, match = find(target)
+    candidate = family.emit(match, {**default_params(family, match), **params})
+    entries = tuple(dict.fromkeys(kernel.name for kernel in candidate.plan.kernels))
+    built = build_cuda(candidate.source, entries, cache=nvrtc_cache, arch="sm_90")
+    assert isinstance(built, CudaBuilt), built.distilled
+    assert [*scan_cuda(candidate.source), *inspect_cubin(built.cubin)] == []

@@ -17,6 +17,7 @@ from kforge_nb.candidates.recipes.cuda.group_planes import (
     plane_constants,
     plane_entries,
     plane_parameters,
+    settled,
     source_text,
 )
 from kforge_nb.candidates.recipes.families.group_norm import GroupPlan, plan_group_norm
@@ -112,7 +113,8 @@ def _shared_constants(plan: GroupPlan, match: Match, params: Params) -> dict[str
 
 
 def _emit_planes(match: Match, plan: GroupPlan, params: Params) -> Candidate:
-    target = match.target
+    target, origin = match.target, params
+    params = settled(plan, target, params)
     constants = {
         **_shared_constants(plan, match, params),
         **plane_constants(plan, target, params),
@@ -127,7 +129,7 @@ def _emit_planes(match: Match, plan: GroupPlan, params: Params) -> Candidate:
         entries, scratch = [*first, *entries], {**room, **scratch}
         texts.append(emit.kernel_text("turn.cuh"))
     text = emit.source(constants, texts, entries, target.name)
-    return emit.candidate(match, params, text, entries, scratch, names)
+    return emit.candidate(match, origin, text, entries, scratch, names)
 
 
 def _last_width(plan: GroupPlan, target: Target) -> int | None:

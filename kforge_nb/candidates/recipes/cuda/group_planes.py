@@ -31,6 +31,7 @@ __all__ = [
     "plane_constants",
     "plane_entries",
     "plane_parameters",
+    "settled",
     "source_text",
 ]
 
@@ -89,6 +90,23 @@ def _split(plan: GroupPlan, target: Target, params: Params) -> int:
     at_once = held * _beside(params) * emit.multiprocessors(target.device) // groups
     # Where all groups fit on the device at once, every block gets an equal share of them.
     return min(most, max(least, at_once))
+
+
+def _kept_bytes(plan: GroupPlan, params: Params, split: int) -> int:
+    """Shared bytes of the parts that a block holds at once."""
+    groups = plan.shape[0] * plan.groups
+    vectors = plan.code.domain.rows // groups * plan.code.domain.length // params["vector"]
+    part = -(-vectors // split) * params["vector"] * kept_type(plan).itemsize
+    return part * (2 if _copied(plan, params) else 1)
+
+
+def settled(plan: GroupPlan, target: Target, params: Params) -> Params:
+    """The parameters, with two launches where a part is too large to be kept."""
+    if params["way"] != "kept":
+        return params
+    size = _kept_bytes(plan, params, _split(plan, target, params))
+    fits = size + 4 * PARTS + BLOCK_RESERVE <= emit.shared_limit(target.device)
+    return params if fits else {**params, "way": "two"}
 
 
 def _room(target: Target, params: Params) -> int:
@@ -166,9 +184,7 @@ def plane_entries(
         scratch["state"] = Scratch("int32", (str(groups + 1),), "zero")
         body = head.replace("  const", "  extern __shared__ float4 room[];\n  const", 1)
         body += f"  kept_tasks{stream}(a, partial, state, shared, (Kept*)room);"
-        vectors = -(-code.domain.rows * code.domain.length // groups // params["vector"])
-        size = -(-vectors // split) * params["vector"] * kept_type(plan).itemsize
-        size *= 2 if constants["COPIED"][1] else 1
+        size = _kept_bytes(plan, params, split)
         beside = _beside(params)
         grid = min(groups * split, beside * processors)
         given = [*pointers, ("int* ", "state")]
