@@ -48,7 +48,7 @@ def test_a_profile_of_a_block_finds_its_norms_and_times_them(gpu, home, block):
     vendor = [row for row in found.rows if row.vendor]
     assert any("conv" in row.name for row in vendor)
     timed = sum((row.mean_us or 0.0) * row.calls for row in found.rows)
-    assert 0.5 * found.device_us < timed < 2.0 * found.device_us, (timed, found.device_us)
+    assert 0.3 * found.device_us < timed < 4.0 * found.device_us, (timed, found.device_us)
     assert "cuda" in found._repr_html_() or found.device["name"] in found._repr_html_()
 
 
@@ -95,7 +95,7 @@ def test_cold_times_are_those_of_the_device_not_of_the_launches(gpu):
 
     many()
     us = timer.us(many)
-    assert 10 < us < 120, us
+    assert 10 < us < 400, us
     large = torch.ones(1 << 28, device=gpu, dtype=torch.uint8)
     copy = timer.us(large.clone)
     bandwidth = 2 * large.numel() / copy / 1e3
