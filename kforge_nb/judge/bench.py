@@ -18,7 +18,7 @@ from kforge_nb.errors import BadInput, ContractBreach
 from kforge_nb.judge import ruling
 from kforge_nb.judge.cases import Case, secret_generator, weakness
 from kforge_nb.judge.correctness import check_output
-from kforge_nb.judge.cuda.sanitizer import found_errors
+from kforge_nb.judge.cuda.sanitizer import found_errors, stray_access
 from kforge_nb.judge.evaluation import Comparison, Evaluation, Verdict
 from kforge_nb.judge.place import Compiled, Loaded, Place
 from kforge_nb.judge.runner_handle import RunnerFailed
@@ -303,7 +303,8 @@ class Bench:
         bad = {tool: words for tool, words in said.items() if found_errors(words)}
         if bad:
             reason += "; " + "; ".join(f"{tool}: {words}" for tool, words in bad.items())
-        verdict = Verdict.WRONG if "memcheck" in bad else found.verdict
+        stray = stray_access(bad.get("memcheck", ""))
+        verdict = Verdict.WRONG if stray else found.verdict
         return replace(
             found, verdict=verdict, reason=reason, resources={**found.resources, "sanitizer": said}
         )

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from kforge_nb.judge.cuda import sanitizer
-from kforge_nb.judge.cuda.sanitizer import read_log, sanitize, sanitizer_path
+from kforge_nb.judge.cuda.sanitizer import read_log, sanitize, sanitizer_path, stray_access
 from kforge_nb.judge.evaluation import Verdict
 from kforge_nb.judge.process import Child
 from kforge_nb.judge.runner_handle import RunnerFailed
@@ -33,6 +33,13 @@ def test_logs_are_read():
     count, words = read_log(BAD)
     assert count == 256
     assert words.startswith("Invalid __shared__ read of size 4 bytes")
+    other = BAD.replace("=========\n", "", 1).replace(
+        "Invalid", "Program hit x\n========= Invalid", 1
+    )
+    assert read_log(other)[1].startswith("Invalid __shared__ read")
+    assert stray_access(f"{count} errors: {words}")
+    assert not stray_access("2 errors: Program hit an error of the driver")
+    assert not stray_access("did not run: Invalid __shared__ read")
     assert read_log(RACE)[0] == 1
     assert read_log(CLEAN) == (0, "")
     assert read_log("========= COMPUTE-SANITIZER") is None

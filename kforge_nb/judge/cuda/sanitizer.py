@@ -21,10 +21,13 @@ from kforge_nb.judge.process import Child, Gone
 from kforge_nb.judge.protocol import Op, pack_command
 from kforge_nb.judge.runner_handle import RunnerFailed
 
-__all__ = ["TOOLS", "found_errors", "read_log", "sanitize", "sanitizer_path"]
+__all__ = ["TOOLS", "found_errors", "read_log", "sanitize", "sanitizer_path", "stray_access"]
 
 _END_SECONDS = 30.0
-TOOLS = ("memcheck", "racecheck")
+TOOLS: dict[str, tuple[str, ...]] = {"memcheck": ("--report-api-errors", "no"), "racecheck": ()}
+"""Tools and their options. The runner asks the driver until it says no; that is not an error."""
+
+_ACCESS = re.compile(r"Invalid __\w+__ (?:read|write|atomic)|Misaligned __?\w*")
 _SUMMARY = re.compile(r"(?:ERROR|RACECHECK) SUMMARY: (\d+)")
 _LINE = re.compile(r"^=========\s+(?!COMPUTE-SANITIZER|ERROR SUMMARY|RACECHECK SUMMARY)(\S.*)$")
 _PLACES = ("/usr/local/cuda/bin", "/usr/local/cuda/compute-sanitizer", "/opt/cuda/bin")
@@ -44,12 +47,18 @@ def read_log(text: str) -> tuple[int, str] | None:
     if summary is None:
         return None
     lines = [match[1].strip() for match in map(_LINE.match, text.splitlines()) if match]
-    return int(summary[1]), "; ".join(lines[:2])[:300]
+    start = next((i for i, line in enumerate(lines) if _ACCESS.search(line)), 0)
+    return int(summary[1]), "; ".join(lines[start : start + 2])[:300]
 
 
 def found_errors(words: str) -> bool:
     """Whether what :func:`sanitize` says of a tool is that it found something."""
     return re.match(r"\d+ errors", words) is not None
+
+
+def stray_access(words: str) -> bool:
+    """Whether it is an access of a kernel outside of its memory, and not something else."""
+    return found_errors(words) and _ACCESS.search(words) is not None
 
 
 def sanitize(
@@ -68,10 +77,11 @@ def sanitize(
         ``clean``, ``N errors: …``, or ``did not run: …`` by tool.
     """
     found = {}
-    for name in TOOLS:
+    for name, options in TOOLS.items():
         with tempfile.TemporaryDirectory(dir=folder) as home:
             log, script = Path(home) / "log.txt", Path(home) / "runner"
-            words = [tool, "--tool", name, "--log-file", log, "--target-processes", "all", binary]
+            words = [tool, "--tool", name, *options, "--log-file", log]
+            words += ["--target-processes", "all", binary]
             quoted = " ".join(f"'{word}'" for word in words)
             script.write_text(
                 f'#!/bin/sh\nexport HOME=/tmp TMPDIR=/tmp PATH=/usr/bin:/bin\nexec {quoted} "$@"\n'
