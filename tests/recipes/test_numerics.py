@@ -141,3 +141,21 @@ def test_two_threads_compute_what_one_does(name: str, recipe: Callable[..., Any]
     target = make_target(fn, *inputs)
     one, two = recipe(target)(*inputs)[0], recipe(target, 2)(*inputs)[0]
     assert torch.equal(one, two)
+
+
+def test_gelu_far_to_the_left_is_what_double_precision_gives(recipe: Callable[..., Any]) -> None:
+    """Where 1 + tanh is 0 in float64 the result is 0 too, for huge numbers as well."""
+    for how in ("tanh", "none"):
+        x = -torch.cat([torch.linspace(8.4, 40.0, 500), torch.tensor([1e4, 1e30, 3e38])])
+        target = make_target(lambda t, how=how: torch.nn.functional.gelu(t, approximate=how), x)
+        assert torch.equal(recipe(target)(x)[0], torch.zeros_like(x))
+
+
+def test_gelu_of_infinity_follows_the_layout(recipe: Callable[..., Any]) -> None:
+    """Contiguous tensors and halves of a wider one go to different libraries in eager."""
+    for value in (float("inf"), float("-inf")):
+        wide = torch.full((40, 128), value)
+        for x in (wide, wide[:, :64]):
+            target = make_target(lambda t: torch.nn.functional.gelu(t), x)
+            got, want = recipe(target)(x)[0], torch.nn.functional.gelu(x)
+            assert torch.equal(got.isnan(), want.isnan())
