@@ -13,6 +13,7 @@
 #include <map>
 #include <sstream>
 #include <string>
+#include <sys/prctl.h>
 #include <unistd.h>
 #include <vector>
 
@@ -71,6 +72,8 @@ API cuInit(unsigned) {
   Dl_info self;
   dladdr(reinterpret_cast<void*>(&cuInit), &self);
   if (strstr(self.dli_fname, "stuck") != nullptr) pause();  // a copy by that name never starts
+  if (strstr(self.dli_fname, "picky") != nullptr && prctl(PR_GET_NO_NEW_PRIVS, 0, 0, 0, 0) != 0)
+    return 304;  // and this one needs the privileges that a runner would give up
   state.started = true;
   return kOk;
 }
@@ -236,7 +239,8 @@ API cuEventElapsedTime(float* to, void* a, void* b) {
 API cuGetErrorName(int code, const char** to) {
   static const std::map<int, const char*> names = {
       {2, "CUDA_ERROR_OUT_OF_MEMORY"}, {200, "CUDA_ERROR_INVALID_IMAGE"},
-      {209, "CUDA_ERROR_NO_BINARY_FOR_GPU"}, {500, "CUDA_ERROR_NOT_FOUND"},
+      {209, "CUDA_ERROR_NO_BINARY_FOR_GPU"}, {304, "CUDA_ERROR_OPERATING_SYSTEM"},
+      {500, "CUDA_ERROR_NOT_FOUND"},
       {700, "CUDA_ERROR_ILLEGAL_ADDRESS"}, {719, "CUDA_ERROR_LAUNCH_FAILED"}};
   auto found = names.find(code);
   *to = found == names.end() ? nullptr : found->second;

@@ -372,6 +372,20 @@ def test_the_sandbox_is_tried_once_and_reported(fake, cubin, run):
     assert {"privileges", "processes", "network"} <= set(facts["confined"])
 
 
+def test_a_driver_that_needs_a_layer_costs_only_that_one(
+    fake, target, timed, cubin, case, tmp_path
+):
+    """Where the driver fails under all of them, each layer is tried, and judging goes on."""
+    picky = tmp_path / "libpicky.so"
+    shutil.copy(fake, picky)
+    confined = cuda_facts(0, str(picky), cubin)["confined"]
+    assert "privileges" not in confined
+    assert "unseen" in confined
+    with start(target, timed, one("twice"), cubin, str(picky)) as loaded:
+        loaded.load()
+        assert loaded.check([case]).wrong is None
+
+
 def test_what_was_found_by_trying_is_remembered(fake, monkeypatch, tmp_path):
     """The next process asks the cache; another driver, or one that failed, is tried."""
 
