@@ -14,7 +14,15 @@ if TYPE_CHECKING:
 
     from kforge_nb.guard.replay import Lane, Replay
 
-__all__ = ["FIXED_SHAPES", "RESTS", "Rest", "RestName", "dynamic_for", "rest_compiler"]
+__all__ = [
+    "FIXED_SHAPES",
+    "RESTS",
+    "Rest",
+    "RestName",
+    "dynamic_for",
+    "graphs_possible",
+    "rest_compiler",
+]
 
 RestName = Literal["eager", "inductor", "cudagraphs", "inductor-cudagraphs"]
 RESTS: tuple[RestName, ...] = ("eager", "inductor", "cudagraphs", "inductor-cudagraphs")
@@ -47,11 +55,9 @@ class Rest:
     """
 
     def __init__(self, name: str) -> None:
-        import torch
-
         if name not in RESTS:
             raise BadInput(f"there is no rest {name!r}; choose one of {', '.join(RESTS)}")
-        if "cudagraphs" in name and not torch.cuda.is_available():
+        if "cudagraphs" in name and not graphs_possible():
             raise BadInput(f"rest={name!r} needs a CUDA device; on a CPU use 'eager' or 'inductor'")
         self.name = name
         self.replays: list[Replay] = []
@@ -77,6 +83,13 @@ class Rest:
     def unrecorded(self) -> list[str]:
         """Why graphs run without a recording, each reason once."""
         return list(dict.fromkeys(r.why_not for r in self.replays if r.why_not))
+
+
+def graphs_possible() -> bool:
+    """Whether this machine has a device that records CUDA graphs."""
+    import torch
+
+    return torch.cuda.is_available()
 
 
 def rest_compiler(rest: str) -> Rest:

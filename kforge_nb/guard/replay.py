@@ -12,7 +12,7 @@ from __future__ import annotations
 import gc
 import threading
 import weakref
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -32,6 +32,8 @@ __all__ = ["Lane", "Replay", "why_not_recorded"]
 WARM_UPS = 3
 """Runs before recording: lazy set-up, autotuning and the kernels' shadow checks are over then."""
 MOST_RECORDINGS = 32
+CUDA = "cuda"
+"""Kind of the devices whose graphs can be recorded."""
 
 
 class Lane:
@@ -57,6 +59,13 @@ class Lane:
             self._pool = torch.cuda.graph_pool_handle()
         self._users.add(graph)
         return self._pool
+
+    def abandon(self, device: torch.device) -> None:
+        """After a recording that failed: let the allocator know that it is over."""
+        ended = getattr(torch._C, "_cuda_endAllocateToPool", None)
+        if ended is not None and self._pool is not None:
+            with suppress(RuntimeError):  # where torch has ended it by itself
+                ended(device.index or 0, self._pool)
 
     def side(self, device: torch.device) -> torch.cuda.Stream:
         """The stream on which a device's graphs are warmed up and recorded."""
@@ -85,7 +94,7 @@ def why_not_recorded(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> str:
         value = node.meta.get("example_value")
         if isinstance(value, torch.Tensor):
             devices.add(str(value.device))
-    if not any(device.startswith("cuda") for device in devices):
+    if not any(device.startswith(CUDA) for device in devices):
         return "it has no tensor on a CUDA device"
     if len(devices) > 1:
         return f"its tensors lie on {' and '.join(sorted(devices))}, not on one CUDA device"
@@ -216,6 +225,7 @@ class _Recording:
         try:
             outputs = self._record(run, lane, lane.side(device))
         except Exception:
+            lane.abandon(device)
             _mend_generators(lane.side(device))
             raise
         self._handout = Handout(outputs, self._inputs)

@@ -13,14 +13,45 @@ from kforge_nb.guard import launch, replay
 from kforge_nb.guard.apply import apply
 from kforge_nb.guard.decide import decide
 from kforge_nb.workload.capture import watch
+from tests.guard.pretend import pretend
 
-pytestmark = pytest.mark.gpu
-GRAPHED = ["cudagraphs", "inductor-cudagraphs"]
+GPU = pytest.mark.gpu
+PLACES = [
+    pytest.param(("pretended", "cudagraphs"), id="pretended"),
+    pytest.param(("cuda", "cudagraphs"), id="cudagraphs", marks=GPU),
+    pytest.param(("cuda", "inductor-cudagraphs"), id="inductor-cudagraphs", marks=GPU),
+]
+
+
+def pytest_generate_tests(metafunc):
+    """Tests of an installed model meet each rest, the others plain CUDA graphs alone."""
+    if "guarded" in metafunc.fixturenames:
+        metafunc.parametrize("place", PLACES, indirect=True)
+    elif "place" in metafunc.fixturenames:
+        metafunc.parametrize("place", PLACES[:2], indirect=True)
 
 
 @pytest.fixture
-def device():
-    """These tests need a GPU."""
+def place(request, monkeypatch):
+    """(device, rest); CUDA graphs are pretended on the CPU, real ones need a GPU."""
+    device, rest = request.param
+    if device == "pretended":
+        pretend(monkeypatch)
+        return "cpu", rest
+    if not torch.cuda.is_available():
+        pytest.skip("needs a CUDA device")
+    return device, rest
+
+
+@pytest.fixture
+def device(place):
+    """The device of the model."""
+    return place[0]
+
+
+@pytest.fixture
+def gpu():
+    """A test that asks for this needs a GPU."""
     if not torch.cuda.is_available():
         pytest.skip("needs a CUDA device")
     return "cuda"
@@ -32,11 +63,11 @@ def x(device):
     return torch.randn(8, 64, generator=torch.Generator().manual_seed(3)).to(device)
 
 
-@pytest.fixture(params=GRAPHED)
-def guarded(request, block, accept, x):
+@pytest.fixture
+def guarded(place, block, accept, x):
     """(model, its Applied, an untouched twin) for each rest with CUDA graphs."""
     twin = copy.deepcopy(block)
-    applied = apply([block], accept(block, x), request.param)
+    applied = apply([block], accept(block, x), place[1])
     yield block, applied, twin
     applied.undo()
 
@@ -117,8 +148,8 @@ def test_weights_change_after_recording(guarded, x, make_block, change):
             with torch.no_grad():
                 module.norm.weight.mul_(2)
         elif change == "moved":
-            module.to("cpu")
-            module.to("cuda")
+            for tensor in module.parameters():
+                tensor.data = tensor.data.clone()
         else:
             module.load_state_dict(state, assign=change == "assigned")
     for turn in range(3):
@@ -194,9 +225,12 @@ def test_calls_from_another_thread_and_on_another_stream(guarded, x):
             close(here[turn], twin(x - turn))
 
 
-def test_inside_the_users_own_capture(guarded, x):
+@GPU
+def test_inside_the_users_own_capture(gpu, make_block, accept):
     """A model that the user records in a CUDA graph of his own is recorded plainly."""
-    model, _, twin = guarded
+    model, x = make_block().to(gpu), torch.randn(8, 64, device=gpu)
+    twin = copy.deepcopy(model)
+    applied = apply([model], accept(model, x), "cudagraphs")
     with torch.no_grad():
         model(x)
         static = x.clone()
@@ -206,6 +240,7 @@ def test_inside_the_users_own_capture(guarded, x):
         static.copy_(x + 1)
         graph.replay()
         close(out, twin(x + 1))
+    applied.undo()
 
 
 class Writes(torch.nn.Module):
@@ -276,7 +311,8 @@ def test_a_cache_that_every_call_writes_to(accept, device, static):
     applied.undo()
 
 
-def test_a_model_over_two_gpus(accept):
+@GPU
+def test_a_model_over_two_gpus(gpu, accept):
     """Each half keeps its kernels, the graph is not recorded, and the report names both GPUs."""
     if torch.cuda.device_count() < 2:
         pytest.skip("needs two CUDA devices")
@@ -328,10 +364,11 @@ class Split(torch.nn.Module):
         return self.second(h.cpu()).softmax(-1)
 
 
-def test_a_model_half_on_the_cpu(accept, x):
+@GPU
+def test_a_model_half_on_the_cpu(gpu, accept):
     """Targets of one device are replaced, the graph is not recorded, and both are said."""
     torch.manual_seed(0)
-    model = Split().eval()
+    model, x = Split().eval(), torch.randn(8, 64, device=gpu)
     twin = copy.deepcopy(model)
     accepted = accept(model, x)
     assert {k.outputs[0].device for k in accepted} == {"cuda:0", "cpu"}
@@ -348,17 +385,20 @@ def test_a_model_half_on_the_cpu(accept, x):
     assert any("could be recorded" in note for note in report.notes), report.notes
 
 
-def test_a_model_on_the_cpu_beside_a_gpu(make_block, device):
+@GPU
+def test_a_model_on_the_cpu_beside_a_gpu(gpu, block):
     """CUDA graphs are refused in words where the model is not on a GPU, though there is one."""
-    block, x = make_block().cpu(), torch.randn(8, 64)
+    x = torch.randn(8, 64)
     with torch.no_grad():
         workload = watch(lambda: block(x))
     with pytest.raises(BadInput, match="on a CUDA device"):
         decide(workload, [], "cudagraphs")
 
 
-def test_running_out_of_memory_is_no_end(block, accept, x, monkeypatch):
+@GPU
+def test_running_out_of_memory_is_no_end(gpu, make_block, accept, monkeypatch):
     """A rest that does not fit is named, the next one is measured, the model is as it was."""
+    block, x = make_block().to(gpu), torch.randn(8, 64, device=gpu)
     with torch.no_grad():
         workload = watch(lambda: block(x))
     accepted = accept(block, x)
@@ -380,24 +420,65 @@ class Waits(torch.nn.Module):
         return torch.relu(x + torch.ops.kforge_test.wait(x))
 
 
-def test_a_graph_that_cannot_be_recorded_runs_plain(device, x):
+@GPU
+def test_a_graph_that_waits_for_the_device_runs_plain(gpu):
     """The reason is told once, results are eager's, and random numbers still come."""
     library = torch.library.Library("kforge_test", "FRAGMENT")
-    if not hasattr(torch.ops.kforge_test, "wait"):
-        library.define("wait(Tensor x) -> Tensor")
-        library.impl("wait", _wait, "CUDA")
-        torch.library.register_fake("kforge_test::wait", torch.empty_like, lib=library)
-    model = Waits()
+    library.define("wait(Tensor x) -> Tensor")
+    library.impl("wait", _wait, "CUDA")
+    torch.library.register_fake("kforge_test::wait", torch.empty_like, lib=library)
+    model, x = Waits(), torch.randn(8, 64, device=gpu)
     applied = apply([model], [], "cudagraphs")
     with torch.no_grad():
         for turn in range(3):
             assert torch.equal(model(x + turn), torch.relu(2 * (x + turn)))
     assert replays(applied) == 0
     assert "recording it failed" in applied.report()["graphs"][0]["reasons"][0]
-    assert torch.rand(3, device=device).shape == (3,)
+    assert torch.rand(3, device=gpu).shape == (3,)
     applied.undo()
 
 
 def _wait(x):
     torch.cuda.synchronize()
     return x.clone()
+
+
+@pytest.mark.parametrize(
+    ("problem", "words"),
+    [
+        (RuntimeError("operation not permitted when stream is capturing"), "recording it failed"),
+        (torch.OutOfMemoryError("CUDA out of memory. Tried"), "memory does not suffice"),
+    ],
+    ids=["refused", "no memory"],
+)
+def test_what_cannot_be_recorded_runs_plain(block, accept, x, monkeypatch, problem, words):
+    """A recording that fails is tried once; from then on the graph runs as it is, and says why."""
+    tries, mended = [], []
+
+    def failing(*_):
+        tries.append(1)
+        raise problem
+
+    monkeypatch.setattr(replay._Recording, "_record", failing)
+    monkeypatch.setattr(replay, "_mend_generators", mended.append)
+    twin = copy.deepcopy(block)
+    applied = apply([block], accept(block, x), "cudagraphs")
+    for turn in range(3):
+        check(block, twin, x + turn)
+    assert (len(tries), len(mended), replays(applied)) == (1, 1, 0)
+    assert words in " ".join(applied.report()["graphs"][0]["reasons"])
+    applied.undo()
+
+
+def test_a_graph_that_never_settles_is_given_up(block, accept, x, monkeypatch):
+    """Weights that move again and again are recorded only so often."""
+    monkeypatch.setattr(replay, "MOST_RECORDINGS", 3)
+    twin = copy.deepcopy(block)
+    applied = apply([block], accept(block, x), "cudagraphs")
+    for _ in range(5):
+        for tensor in block.parameters():
+            tensor.data = tensor.data.clone()
+        check(block, twin, x)
+    assert replays(applied) == 3
+    assert "moved more than 3 times" in " ".join(applied.report()["graphs"][0]["reasons"])
+    applied.undo()
