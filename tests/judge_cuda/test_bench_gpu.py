@@ -236,7 +236,7 @@ def test_a_recipe_is_accepted_and_its_ratio_holds(name, judge):
         pytest.skip(f"other programs used the GPU: {found.reason}")
     assert found.verdict is Verdict.ACCEPTED, found.reason
     timing = found.against("eager")
-    assert timing.high / timing.low < 1.3
+    assert timing.high / timing.low < 1.4
     ours, eager = _by_events(function, candidate, target, inputs)
     told = f"judge {timing.ours_us:.2f} and {timing.against_us:.2f} µs, events {ours} and {eager}"
     assert timing.ratio == pytest.approx(eager / ours, rel=0.15), told
