@@ -169,7 +169,9 @@ def test_auto_measures_every_rest_and_recommends_one(workload, model, accept, x)
     rests = {"eager", "inductor"}
     if x.is_cuda:
         rests |= {"cudagraphs", "inductor-cudagraphs"}
-    assert {w.rest for w in report.whole} == rests
+    left_out = rests - {w.rest for w in report.whole}
+    assert not left_out - {"inductor-cudagraphs"}
+    assert all(f"rest={rest} was not tried: the time was over" in report.notes for rest in left_out)
     assert any(w.against == "compile" for w in report.whole) or not report.installed
     assert not [note for note in report.notes if "failed" in note]
     assert report.best_rest in (*rests, "none")
