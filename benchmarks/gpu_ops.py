@@ -61,7 +61,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--quick", action="store_true", help="12 cases, fewer candidates")
     parser.add_argument("--only", default="", help="cases whose name holds one of these (commas)")
     parser.add_argument("--no-compile", action="store_true", help="leave torch.compile out")
-    parser.add_argument("--tries", type=int, help="candidates a case (32; quick: 10)")
+    parser.add_argument("--tries", type=int, help="candidates a case (24; quick: 10)")
     parser.add_argument("--rounds", type=int, help="rounds of the final timing (40; quick: 25)")
     parser.add_argument("--time-limit", type=float, default=TIME_LIMIT, help="seconds in all")
     return parser.parse_args()
@@ -121,7 +121,7 @@ class Supervisor:
             "plain": sorted(self.hung),
             "cache": str(self.folder / "cubins"),
             "compile": not self.options.no_compile,
-            "tries": self.options.tries or (10 if quick else 32),
+            "tries": self.options.tries or (10 if quick else 24),
             "rounds": self.options.rounds or (25 if quick else 40),
         }
 
