@@ -27,6 +27,15 @@ def mlp(d):
 
 model, x = mlp(128), torch.randn(64, 128)
 other, y = mlp(96), torch.randn(32, 96)
+
+# A device that nothing comes near to, so that no search ends because a target is fast already.
+from kforge_nb.profile import calibration
+calibration._MEASURED.clear()
+calibration._read = calibration.recall = lambda path, identity: None
+calibration._write = calibration.remember = lambda path, measured: measured
+calibration._measure = lambda device, identity: calibration.Calibration(
+    device, identity, 1e7, {1: 1e7}, {"float32": 1e7}, 0.0
+)
 """
 FAST = "--baseline eager --rest eager --guard-time 5"
 PATIENCE_S = 240
