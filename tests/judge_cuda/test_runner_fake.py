@@ -2,11 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import select
-import shutil
-import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -14,71 +9,19 @@ import pytest
 import torch
 
 from kforge_nb.candidates.candidate import Kernel, LaunchPlan, Scratch
-from kforge_nb.errors import BadInput, ContractBreach, MissingTool
+from kforge_nb.errors import BadInput, ContractBreach
 from kforge_nb.judge.cases import make_case
-from kforge_nb.judge.cuda import binary
-from kforge_nb.judge.cuda.binary import cuda_facts, cuda_runner_binary, runner_environment
-from kforge_nb.judge.cuda.handle import CudaLimits, CudaRunner
+from kforge_nb.judge.cuda.binary import cuda_runner_binary
+from kforge_nb.judge.cuda.handle import CudaLimits
 from kforge_nb.judge.cuda.session import CudaCandidate, device_index
 from kforge_nb.judge.evaluation import Verdict
-from kforge_nb.judge.protocol import HELD_CALLS
-from kforge_nb.judge.regions import Region
 from kforge_nb.judge.runner_handle import RunnerFailed
 from tests.judge.kernels import target_of
-from tests.judge_cuda.fakes import CODE, build_fake, on_device, one, plan_of, start, timed_of
+from tests.judge_cuda.fakes import CODE, on_device, one, plan_of, timed_of
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="runners need Linux")
+
 N = 1000
-
-
-@pytest.fixture(scope="session")
-def fake(tmp_path_factory) -> str:
-    return str(build_fake(tmp_path_factory.mktemp("fake")))
-
-
-@pytest.fixture(scope="session")
-def cubin(tmp_path_factory) -> Path:
-    path = tmp_path_factory.mktemp("code") / "kernel.cubin"
-    path.write_text(CODE)
-    return path
-
-
-@pytest.fixture(scope="module")
-def target():
-    torch.manual_seed(1)
-    return on_device(target_of(lambda x: x * 2.0, torch.randn(N)))
-
-
-@pytest.fixture(scope="module")
-def seen():
-    return [torch.randn(N)]
-
-
-@pytest.fixture(scope="module")
-def timed(target, seen):
-    inputs = timed_of(target, seen)
-    yield inputs
-    inputs.close()
-
-
-@pytest.fixture(scope="module")
-def case(target, seen):
-    return make_case(target.graph, "captured 0", seen)
-
-
-@pytest.fixture
-def run(target, timed, fake, cubin):
-    """Starts a candidate; it is ended with the test."""
-    opened: list[CudaCandidate] = []
-
-    def starter(plan: LaunchPlan, of=None, slots=None, code: Path = cubin, **limits):
-        made = start(of or target, slots or timed, plan, code, fake, **limits)
-        opened.append(made)
-        return made
-
-    yield starter
-    for made in opened:
-        made.__exit__(None, None, None)
 
 
 def test_a_right_candidate_is_right_twice(run, case):
@@ -325,203 +268,6 @@ def test_memory_that_is_not_there_decides_nothing(run):
     assert caught.value.verdict is Verdict.UNDECIDED
 
 
-def test_without_a_driver_it_is_said(target, timed, cubin):
-    """No driver is a missing tool, not a candidate's failure."""
-    with pytest.raises(MissingTool, match="no CUDA driver here"):
-        start(target, timed, one("twice"), cubin, "libnosuchcuda.so.1")
-    unconfined = CudaLimits(sandboxed=False)
-    regions = tuple(Region(1 << 16, "t") for _ in range(3))
-    runner = CudaRunner(cuda_runner_binary(), cubin, regions, unconfined, driver="libnone.so.1")
-    try:
-        with pytest.raises(MissingTool, match="no CUDA driver here"):
-            runner.load(["twice"])
-    finally:
-        runner.close()
-        for region in regions:
-            region.close()
-
-
-def test_a_driver_that_never_starts_is_not_waited_for(run, fake, target, timed, tmp_path):
-    """Code larger than a pipe, for a process that does not read: the time limit still counts."""
-    stuck = tmp_path / "libstuck.so"
-    shutil.copy(fake, stuck)
-    large = tmp_path / "large.cubin"
-    large.write_text(CODE + " " * (1 << 20))
-    plan = one("twice")
-    limits = {"sandboxed": False, "start_seconds": 0.2, "call_seconds": 0.2}
-    with (
-        start(target, timed, plan, large, str(stuck), **limits) as loaded,
-        pytest.raises(RunnerFailed, match=r"no answer within 0\.4 s") as caught,
-    ):
-        loaded.load()
-    assert caught.value.verdict is Verdict.TIMED_OUT
-
-
-def test_the_sandbox_is_tried_once_and_reported(fake, cubin, run):
-    """The strictest level under which the driver works is found by trying, and then used."""
-    assert "files" not in cuda_facts(0, fake)["confined"]  # only where a kernel ran under it
-    facts = cuda_facts(0, fake, cubin)
-    assert facts["arch"] == "sm_90"
-    assert facts["name"] == 'A "fake" device'
-    loaded = run(one("twice"))
-    assert loaded.load() is True
-    status = Path(f"/proc/{loaded.runner.child.pid}/status").read_text()
-    assert "NoNewPrivs:\t1" in status
-    assert "Seccomp:\t2" in status
-    assert loaded.runner.layers == facts["layers"]
-    assert {"privileges", "processes", "network"} <= set(facts["confined"])
-
-
-def test_a_driver_that_needs_a_layer_costs_only_that_one(
-    fake, target, timed, cubin, case, tmp_path
-):
-    """Where the driver fails under all of them, each layer is tried, and judging goes on."""
-    picky = tmp_path / "libpicky.so"
-    shutil.copy(fake, picky)
-    confined = cuda_facts(0, str(picky), cubin)["confined"]
-    assert "privileges" not in confined
-    assert "unseen" in confined
-    with start(target, timed, one("twice"), cubin, str(picky)) as loaded:
-        loaded.load()
-        assert loaded.check([case]).wrong is None
-
-
-def test_what_was_found_by_trying_is_remembered(fake, monkeypatch, tmp_path):
-    """The next process asks the cache; another driver, or one that failed, is tried."""
-
-    def tried(*_):
-        raise MissingTool("tried again")
-
-    monkeypatch.setenv("KFORGE_HOME", str(tmp_path))
-    binary._facts.cache_clear()
-    try:
-        first = cuda_facts(0, fake)
-        with pytest.raises(MissingTool, match="no CUDA driver"):
-            cuda_facts(0, "libnone.so.1")
-        monkeypatch.setattr(binary, "_probe", tried)
-        binary._facts.cache_clear()
-        assert cuda_facts(0, fake) == first
-        with pytest.raises(MissingTool, match="tried again"):
-            cuda_facts(0, "libnone.so.1")
-    finally:
-        binary._facts.cache_clear()
-
-
-def test_replays_compute_on_their_own_slots(run, timed):
-    """Call i of a graph reads slot i and writes set i modulo the sets; the last ones can be had."""
-    loaded = run(one("scale", "f32:3"))
-    loaded.load()
-    calls = timed.slots + 2
-    loaded.runner.upload(0, timed.slots)
-    loaded.runner.prepare(calls)
-    for replays in (1, 3):
-        wall, device = loaded.runner.batch(replays)
-        assert 0 < device <= wall
-    for age in range(HELD_CALLS):
-        (out,) = loaded.fetch(age)
-        (given,) = timed.snapshot((calls - 1 - age) % timed.slots)
-        assert torch.equal(out, given * 3)
-    with pytest.raises(RunnerFailed, match="no such call"):
-        loaded.fetch(HELD_CALLS)
-
-
-def test_new_values_reach_the_replays(run, target, seen):
-    """Slots that changed are uploaded again, also across the end of the row."""
-    import random
-
-    slots = timed_of(target, seen)
-    try:
-        loaded = run(one("twice"), slots=slots)
-        loaded.load()
-        loaded.runner.upload(0, slots.slots)
-        loaded.runner.prepare(slots.slots)
-        slots.renew(slots.slots - 1, 2, random.Random(3))
-        loaded.runner.upload(slots.slots - 1, 2)
-        loaded.runner.batch(1)
-        assert torch.equal(loaded.fetch(0)[0], slots.snapshot(slots.slots - 1)[0] * 2)
-        loaded.runner.hot(1)
-        assert torch.equal(loaded.fetch(0)[0], slots.snapshot(0)[0] * 2)
-    finally:
-        slots.close()
-
-
-def test_an_empty_replay_computes_nothing(run, timed):
-    """The graph without calls wipes the outputs and leaves them so."""
-    loaded = run(one("twice"))
-    loaded.load()
-    loaded.runner.upload(0, timed.slots)
-    loaded.runner.prepare(3)
-    loaded.runner.batch(1)
-    assert torch.equal(loaded.fetch(0)[0], timed.snapshot(2)[0] * 2)
-    loaded.runner.batch(1, empty=True)
-    assert bool(loaded.fetch(0)[0].isnan().all())
-
-
-def test_timed_calls_do_not_find_their_results(run, timed):
-    """Outputs are wiped before every call of a graph, so that none finds an earlier result."""
-    loaded = run(one("finds"))
-    loaded.load()
-    loaded.runner.upload(0, timed.slots)
-    loaded.runner.prepare(4)
-    loaded.runner.batch(3)
-    assert torch.equal(loaded.fetch(0)[0], timed.snapshot(3)[0] * 2)
-
-
-def test_writing_beside_the_output_when_timed_is_suspicious(run, timed):
-    """Guard zones stand around the outputs of timed calls too."""
-    loaded = run(one("beside", "i64:N"))
-    loaded.load()
-    loaded.runner.upload(0, timed.slots)
-    loaded.runner.prepare(4)
-    loaded.runner.batch(1)
-    with pytest.raises(RunnerFailed, match="guard zone") as caught:
-        loaded.fetch(0)
-    assert caught.value.verdict is Verdict.SUSPICIOUS
-
-
-def test_a_hang_in_timed_calls_is_ended(run):
-    """A batch has a time limit of its own."""
-    loaded = run(one("hang"))
-    loaded.load()
-    loaded.runner.prepare(2)
-    with pytest.raises(RunnerFailed, match="in timed calls") as caught:
-        loaded.runner.batch(1, seconds=0.3)
-    assert caught.value.verdict is Verdict.TIMED_OUT
-
-
-def test_hot_calls_and_pings_take_time(run, timed):
-    """Host-side call time is a figure of its own, and an empty exchange can be measured."""
-    loaded = run(one("twice"))
-    loaded.load()
-    loaded.runner.upload(0, timed.slots)
-    assert 0 < loaded.runner.hot(20) < 0.1
-    assert 0 < loaded.runner.ping() < 0.1
-
-
-def test_commands_out_of_order_are_errors(run):
-    """A batch before any graph, and graphs of no calls, are answered with words."""
-    loaded = run(one("twice"))
-    loaded.load()
-    with pytest.raises(RunnerFailed, match="no graph"):
-        loaded.runner.batch(1)
-    with pytest.raises(RunnerFailed, match="a graph holds"):
-        loaded.runner.prepare(0)
-
-
-def test_graphs_do_not_outlive_their_memory(run, timed):
-    """Binding anew takes the graphs and the outputs of timed calls away."""
-    loaded = run(one("twice"))
-    loaded.load()
-    loaded.runner.upload(0, timed.slots)
-    loaded.runner.prepare(3)
-    loaded.runner.batch(1)
-    loaded.load()
-    with pytest.raises(RunnerFailed, match="no graph"):
-        loaded.runner.batch(1)
-    with pytest.raises(RunnerFailed, match="no such call"):
-        loaded.runner.fetch(0)
-
-
 def test_no_thread_count_for_cuda(run):
     """An argument that only C++ kernels take breaks the contract."""
     with pytest.raises(ContractBreach, match="nthreads"):
@@ -533,62 +279,3 @@ def test_device_names():
     assert (device_index("cuda"), device_index("cuda:3")) == (0, 3)
     with pytest.raises(BadInput, match="no CUDA device"):
         device_index("cpu")
-
-
-ENDLESS = """
-import sys
-from pathlib import Path
-from kforge_nb.judge.cuda.binary import cuda_runner_binary
-from kforge_nb.judge.cuda.handle import CudaLimits, CudaRunner
-from kforge_nb.judge.cuda.protocol import CudaBinding, Launch, LaunchArg, LaunchKind
-from kforge_nb.judge.regions import Region
-
-regions = tuple(Region(1 << 16, "t") for _ in range(3))
-limits = CudaLimits(call_seconds=60.0)
-runner = CudaRunner(
-    cuda_runner_binary(), Path(sys.argv[1]), regions, limits, driver=sys.argv[2]
-)
-runner.load(["hang"])
-nothing = tuple(LaunchArg(LaunchKind.SCALAR, 0) for _ in range(3))
-launch = Launch(0, (1, 1, 1), (1, 1, 1), 0, nothing)
-runner.bind(CudaBinding(4096, 1, 8192, 4096, 8192, 4, (), (), (launch,)))
-print(runner.child.pid, flush=True)
-runner.run()
-"""
-
-
-def test_a_killed_notebook_leaves_no_runner(cubin, fake):
-    """Kill -9 of the process that judges ends its runners, even one whose kernel never ends."""
-    parent = subprocess.Popen(
-        [sys.executable, "-c", ENDLESS, str(cubin), fake],
-        stdout=subprocess.PIPE,
-        text=True,
-        cwd=Path(__file__).parents[2],
-    )
-    pid = int(parent.stdout.readline())
-    ended = os.pidfd_open(pid)
-    try:
-        poll = select.poll()
-        poll.register(ended, select.POLLIN)
-        assert not poll.poll(0)
-        os.kill(parent.pid, signal.SIGKILL)
-        parent.wait()
-        assert poll.poll(10_000)
-    finally:
-        parent.stdout.close()
-        os.close(ended)
-
-
-@pytest.mark.parametrize(
-    ("visible", "device", "seen"),
-    [(None, 1, "1"), ("4,GPU-7", 1, "GPU-7"), ("", 0, ""), ("2", 1, "")],
-)
-def test_a_runner_sees_one_device(visible, device, seen, monkeypatch):
-    """The one that torch calls by this number; what the user has hidden stays hidden."""
-    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    monkeypatch.setenv("SECRET_TOKEN", "x")
-    if visible is not None:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    environment = runner_environment(device)
-    assert environment["CUDA_VISIBLE_DEVICES"] == seen
-    assert "SECRET_TOKEN" not in environment
