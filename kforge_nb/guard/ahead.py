@@ -79,6 +79,7 @@ class Ahead:
         self.seconds = 0.0
         if new:
             request = {
+                "parent": os.getpid(),
                 "settings": _settings(),
                 "patches": PATCHES,
                 "kernels": list(kernels.values()),

@@ -3,13 +3,17 @@
 ``python -m kforge_nb.guard.ahead_child REQUEST`` reads a JSON file and compiles each graph of it on
 fake tensors: nothing is allocated, nothing is run, no code of the user's is here. What Inductor
 writes to its cache serves the notebook's own compile of the same graph. The launch op is declared
-with its fake implementation only.
+with its fake implementation only. The process ends with the notebook that started it.
 """
 
 from __future__ import annotations
 
 import json
+import os
+import signal
 import sys
+import threading
+import time
 import types
 from pathlib import Path
 from typing import Any
@@ -27,15 +31,25 @@ from kforge_nb.workload.calls import GradState
 
 __all__ = ["main"]
 
+LOOK_SECONDS = 0.5
+
 
 def main(path: str) -> int:
     """Compile what the request asks for; 0 if all of it was compiled."""
     request = json.loads(Path(path).read_text(encoding="utf-8"))
+    threading.Thread(target=_end_with, args=(request["parent"],), daemon=True).start()
     _take_settings(request["settings"])
     _declare(request["kernels"])
     for job in request["graphs"]:
         _compile(job, request["patches"])
     return 0
+
+
+def _end_with(parent: int) -> None:
+    """End this process, and all that it has started, once the notebook is gone."""
+    while os.getppid() == parent:
+        time.sleep(LOOK_SECONDS)
+    os.killpg(0, signal.SIGKILL)  # its own group: the notebook started it as a leader
 
 
 def _take_settings(settings: dict[str, Any]) -> None:

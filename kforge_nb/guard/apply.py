@@ -60,6 +60,7 @@ class Applied:
             call.before = call.module._compiled_call_impl
             if isinstance(call.before, GuardedCall):
                 call.before.release()
+                call.before.backend.release()
             call.module._compiled_call_impl = call
         self.active = True
 

@@ -83,9 +83,17 @@ def decide(
     except Stopped:
         stopped = True
         decider.notes.append(STOPPED)
+    _give_back(stages)
     report = _report(decider, stages, rest, stopped)
     report.seconds = time.monotonic() - start
     return report
+
+
+def _give_back(stages: Sequence[Stage]) -> None:
+    """The memory of recordings, also of one that Stop broke off: the model needs it from now on."""
+    for stage in stages:
+        stage.model.backend.release()
+    free_memory()
 
 
 def _rests(rest: str, workload: Workload) -> list[str]:

@@ -210,7 +210,8 @@ def _exact(site: Site, args: tuple[Any, ...], notes: list[str], timer: Timer) ->
     try:
         return _in_float64(site, args, notes, timer.check, on_cpu=False)
     except torch.OutOfMemoryError:
-        _note(notes, f"float64 did not fit into {args[0].device}'s memory, so it ran on the CPU")
+        device = next((v.device for v in args if isinstance(v, torch.Tensor)), "the device")
+        _note(notes, f"float64 did not fit into {device}'s memory, so it ran on the CPU")
     free_memory()
 
     def watch() -> None:

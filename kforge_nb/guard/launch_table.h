@@ -14,7 +14,7 @@
 
 namespace kforge {
 
-// Must match kforge_nb.guard.reasons.REASONS.
+// Must match kforge_nb.guard.table.REASONS.
 enum Reason : int64_t {
   kNone = 0, kCount, kDtype, kDevice, kShape, kLayout, kGrad, kKilled, kDisabled, kFailed, kMemory,
   kCapture, kReasons

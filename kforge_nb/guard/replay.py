@@ -81,6 +81,11 @@ class Lane:
             now.wait_stream(self._last)
         self._last = now
 
+    def drain(self) -> None:
+        """Wait for the last replay; only then may the memory that it works on be given back."""
+        if self._last is not None:
+            self._last.synchronize()
+
 
 def why_not_recorded(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> str:
     """Why this graph can be no CUDA graph, in words; empty if it seems it can.
@@ -125,7 +130,7 @@ class Replay:
         self.lane = lane
         self.why_not = why_not_recorded(gm, example_inputs)
         self.replays = 0
-        self._recordings = 0
+        self._renewed = 0
         self._found: _Recording | None = None
         if self.why_not:
             return
@@ -143,6 +148,11 @@ class Replay:
     def release(self) -> None:
         """Drop the recording and its memory; the next call records anew."""
         with self.lane.lock:
+            self._drop()
+
+    def _drop(self) -> None:
+        if self._found is not None:
+            self.lane.drain()
             self._found = None
 
     def __call__(self, *args: Any) -> Any:
@@ -174,13 +184,13 @@ class Replay:
             moved = self._found.moved(args)
             if not moved and self._found.notes == notes:
                 return self._found
+            self._renewed += 1
             loose = {i for i in moved if not self._is_weight[i]}
             self._pinned = [i for i in self._pinned if i not in loose]
-            self._found = None
-        if self._recordings >= MOST_RECORDINGS:
+            self._drop()
+        if self._renewed >= MOST_RECORDINGS:
             self.why_not = f"its weights moved more than {MOST_RECORDINGS} times"
             return None
-        self._recordings += 1
         try:
             with _no_collection():
                 self._found = _Recording(self.run, args, self._pinned, self._written, self.lane)
@@ -232,14 +242,14 @@ class _Recording:
 
     def _warm_up(self, run: Callable[..., Any], side: torch.cuda.Stream) -> None:
         side.wait_stream(torch.cuda.current_stream())
-        with torch.cuda.stream(side):
+        with torch.cuda.stream(side), _no_cached_casts():
             for _ in range(WARM_UPS):
                 run(*self._inputs)
         torch.cuda.current_stream().wait_stream(side)
 
     def _record(self, run: Callable[..., Any], lane: Lane, side: torch.cuda.Stream) -> list[Any]:
         torch.cuda.synchronize()
-        with torch.cuda.stream(side):
+        with torch.cuda.stream(side), _no_cached_casts():
             pool = lane.pool(self.graph)
             self.graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
@@ -324,10 +334,31 @@ def _may_write(node: fx.Node) -> bool:
 
 
 def _overlap(args: Sequence[torch.Tensor], written: frozenset[int], pinned: Sequence[int]) -> bool:
-    """Whether a copied input that is written to shares its memory with another input."""
+    """Whether an input that is written to shares its memory with another, and one is a copy."""
     fixed = set(pinned)
     keys = [storage_key(value) for value in args]
-    return any(keys.count(keys[i]) > 1 for i in written if i not in fixed)
+    return any(
+        keys[i] == key and i != j and not (i in fixed and j in fixed)
+        for i in written
+        for j, key in enumerate(keys)
+    )
+
+
+@contextmanager
+def _no_cached_casts() -> Iterator[None]:
+    """Within an autocast block torch casts a weight once and keeps the copy until the block ends.
+
+    A recording that read such a copy would read freed memory, or an older weight, ever after. So
+    the recorded run casts by itself, and leaves none of its own casts behind.
+    """
+    before = torch.is_autocast_cache_enabled()
+    torch.clear_autocast_cache()
+    torch.set_autocast_cache_enabled(False)
+    try:
+        yield
+    finally:
+        torch.clear_autocast_cache()
+        torch.set_autocast_cache_enabled(before)
 
 
 def _words(problem: Exception) -> str:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import json
 import os
+import signal
+import subprocess
 import threading
 import time
 from contextlib import suppress
@@ -133,6 +136,61 @@ def test_a_child_that_fails_leaves_the_work_to_the_notebook(workload, monkeypatc
     command = [ahead.sys.executable, "-c", "raise SystemExit('no such compiler')"]
     monkeypatch.setattr(ahead, "_command", lambda path: command)
     assert Ahead().compile(sites(workload, []), frozenset(), Timer.of(60)) == "no such compiler"
+
+
+NOTEBOOK = """
+import subprocess, sys, time
+child = subprocess.Popen(sys.argv[1:], start_new_session=True)
+print(child.pid, flush=True)
+time.sleep(600)
+"""
+CHILD = """
+import json, os, sys, time
+from kforge_nb.guard import ahead_child
+def endless(job, patches):
+    print("compiling", flush=True)
+    time.sleep(600)
+ahead_child._compile = endless
+with open(sys.argv[1]) as file:
+    request = json.load(file)
+with open(sys.argv[1], "w") as file:
+    json.dump({**request, "parent": os.getppid()}, file)
+ahead_child.main(sys.argv[1])
+"""
+
+
+def test_the_child_ends_with_the_notebook(tmp_path):
+    """A notebook that is killed leaves no compile behind."""
+    request = {"settings": ahead._settings(), "patches": {}, "kernels": [], "graphs": [{}]}
+    path = tmp_path / "request.json"
+    path.write_text(json.dumps(request))
+    python = [ahead.sys.executable, "-c"]
+    notebook = subprocess.Popen(
+        [*python, NOTEBOOK, *python, CHILD, str(path)],
+        stdout=subprocess.PIPE,
+        env={**os.environ, "PYTHONPATH": str(Path(__file__).parents[2])},
+    )
+    child = Path("/proc", notebook.stdout.readline().decode().strip())
+    try:
+        assert notebook.stdout.readline() == b"compiling\n"
+        notebook.kill()
+        notebook.wait()
+        end = time.monotonic() + 20
+        while _runs(child) and time.monotonic() < end:
+            time.sleep(0.1)
+        assert not _runs(child)
+    finally:
+        notebook.kill()
+        if _runs(child):
+            os.kill(int(child.name), signal.SIGKILL)
+
+
+def _runs(process):
+    """Whether a process is there and no zombie."""
+    try:
+        return process.joinpath("stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
 
 
 def test_graphs_keep_what_they_compute(workload, block, accept, x):

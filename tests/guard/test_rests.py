@@ -202,6 +202,100 @@ def test_undo_gives_the_memory_back_and_apply_records_again(block, accept, x):
     applied.undo()
 
 
+def test_memory_is_given_back_when_the_last_replay_has_ended(block, accept, x, monkeypatch):
+    """A replay on another stream may still be running: undo and a new recording wait for it."""
+    held, real = [], replay.Lane.drain
+
+    def drain(lane):
+        held.append(applied.backend.graphs[0].replay.recorded)
+        real(lane)
+
+    monkeypatch.setattr(replay.Lane, "drain", drain)
+    applied = apply([block], accept(block, x), "cudagraphs")
+    with torch.no_grad():
+        block(x)
+        for tensor in block.parameters():
+            tensor.data = tensor.data.clone()
+        block(x)
+    assert held == [True]
+    applied.undo()
+    assert held == [True, True]
+
+
+def test_a_second_apply_gives_back_what_the_first_recorded(block, accept, x):
+    """A covered installation holds no recording; uncovered, it records again."""
+    twin = copy.deepcopy(block)
+    first = apply([block], accept(block, x), "cudagraphs")
+    check(block, twin, x)
+    replayed = first.backend.graphs[0].replay
+    assert replayed.recorded
+    second = apply([block], accept(block, x), "cudagraphs")
+    assert not replayed.recorded
+    check(block, twin, x)
+    second.undo()
+    check(block, twin, x)
+    assert replayed.recorded
+    first.undo()
+
+
+def test_recordings_given_back_do_not_count_as_moves(block, accept, x, monkeypatch):
+    """A graph whose memory is given back often is recorded each time."""
+    monkeypatch.setattr(replay, "MOST_RECORDINGS", 2)
+    twin = copy.deepcopy(block)
+    applied = apply([block], accept(block, x), "cudagraphs")
+    for _ in range(4):
+        check(block, twin, x)
+        applied.backend.release()
+    assert replays(applied) == 4
+    applied.undo()
+
+
+class Casts(torch.nn.Module):
+    """A weight that autocast casts; ``inside`` opens a block of its own."""
+
+    def __init__(self, inside: bool) -> None:
+        super().__init__()
+        self.linear, self.inside = torch.nn.Linear(64, 64), inside
+
+    def forward(self, x):
+        if not self.inside:
+            return torch.relu(self.linear(x))
+        with torch.autocast(x.device.type, dtype=torch.bfloat16):
+            return torch.relu(self.linear(x))
+
+
+@pytest.mark.parametrize("inside", [False, True], ids=["around", "around and inside"])
+def test_casts_of_weights_are_recorded_and_not_looked_up(device, monkeypatch, inside):
+    """Autocast's copies end with the user's block, so a replay must cast the weights of now."""
+    model, x = Casts(inside).to(device), torch.randn(8, 64, device=device)
+    twin, looked_up = copy.deepcopy(model), []
+    real = replay._Recording._record
+
+    def record(self, run, *rest):
+        def watched(*args):
+            looked_up.append(torch.is_autocast_cache_enabled())
+            return run(*args)
+
+        return real(self, watched, *rest)
+
+    monkeypatch.setattr(replay._Recording, "_record", record)
+    applied = apply([model], [], "cudagraphs")
+    for turn in range(4):
+        with torch.no_grad(), torch.autocast(device, dtype=torch.bfloat16):
+            mine = model(x + turn)
+            spare = [torch.full((64, 64), 9.0, device=device).bfloat16() for _ in range(8)]
+        with torch.no_grad(), torch.autocast(device, dtype=torch.bfloat16):
+            assert torch.equal(mine, twin(x + turn))
+            assert torch.is_autocast_cache_enabled()
+        del spare
+        with torch.no_grad():
+            for weight in (model.linear.weight, twin.linear.weight):
+                weight.mul_(1.5)
+    assert replays(applied) == 4
+    assert looked_up[0] is False
+    applied.undo()
+
+
 def test_calls_from_another_thread_and_on_another_stream(guarded, x):
     """A recording made in one thread serves others, and streams do not overtake each other."""
     model, _, twin = guarded
@@ -278,6 +372,33 @@ def test_graphs_that_write(accept, device):
         got[0].fill_(5)
         assert float(got[1].mean()) == 5
     assert replays(applied) == 4, [g.remarks for g in applied.backend.graphs]
+    applied.undo()
+
+
+class Peeks(torch.nn.Module):
+    """Writes to a buffer of its own, then reads an argument, which may be a part of it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.register_buffer("seen", torch.zeros(8, 64))
+
+    def forward(self, x, row):
+        self.seen.add_(x)
+        return row * 2
+
+
+def test_an_argument_that_is_a_part_of_a_written_buffer(device):
+    """What the graph writes to the buffer shows in the argument, as it does without kforge."""
+    model, twin = Peeks().to(device), Peeks().to(device)
+    x = torch.randn(8, 64, device=device)
+    with torch.no_grad():
+        applied = apply([model], [], "cudagraphs")
+        for turn in range(3):
+            got = model(x + turn, model.seen[:1])
+            assert torch.equal(got, twin(x + turn, twin.seen[:1]))
+            assert torch.equal(model.seen, twin.seen)
+        assert torch.equal(model(x, x[:1].clone()), twin(x, x[:1].clone()))
+    assert replays(applied) == 1
     applied.undo()
 
 
