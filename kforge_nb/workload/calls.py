@@ -86,6 +86,12 @@ class RandomState:
         cuda = {index: torch.cuda.get_rng_state(index) for index in sorted(used)}
         return cls(torch.get_rng_state(), cuda)
 
+    def moved(self) -> bool:
+        """Whether a generator has drawn since."""
+        now = (torch.get_rng_state(), *(torch.cuda.get_rng_state(i) for i in self.cuda))
+        before = (self.cpu, *self.cuda.values())
+        return any(not torch.equal(a, b) for a, b in zip(before, now, strict=True))
+
     @contextmanager
     def replayed(self) -> Iterator[None]:
         """Run the body with these states; afterwards the generators are as they were before."""
@@ -111,7 +117,8 @@ class ModuleCall:
     they were when the call began. ``writes`` says that the module wrote to a tensor it was given,
     ``written_state`` which of its own buffers and parameters it wrote to: a replay puts them back.
     ``random`` holds the states of the random number generators when the call began: each replay
-    draws the same numbers, and the user's generators are as if it had not been.
+    draws the same numbers, and the user's generators are as if it had not been. It is None where
+    the call drew none: putting generators back would undo what other threads draw meanwhile.
     """
 
     module: nn.Module

@@ -158,6 +158,8 @@ class _Watcher:
             state = [*module.parameters(), *module.buffers()] if recorded.count == 1 else []
             before, state_before = versions((args, kwargs)), [t._version for t in state]
             result = _ORIGINAL_CALL(module, *args, **kwargs)
+            if recorded.count == 1 and recorded.random is not None and not recorded.random.moved():
+                recorded.random = None
             recorded.writes = recorded.writes or versions((args, kwargs)) != before
             pairs = zip(state, state_before, strict=True)
             recorded.written_state += [t for t, v in pairs if t._version != v]

@@ -55,3 +55,20 @@ def test_a_replay_that_raises_puts_the_generator_back():
         assert torch.equal(torch.get_rng_state(), state)
     else:
         raise AssertionError("the exception must pass through")
+
+
+def test_a_call_that_draws_nothing_leaves_the_generators_to_others():
+    """What another thread draws while such a call is replayed is not drawn a second time."""
+    model, x = nn.Linear(8, 8), torch.zeros(8)
+    torch.manual_seed(3)
+    workload = watch(lambda: model(x))
+    drawn = []
+
+    def meanwhile(*args):
+        drawn.append(torch.randn(4))
+        return model(*args)
+
+    workload.calls[0].run(meanwhile)
+    drawn.append(torch.randn(4))
+    assert not torch.equal(*drawn)
+    assert workload.calls[0].random is None
