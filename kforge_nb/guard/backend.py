@@ -107,6 +107,7 @@ class Backend:
     ) -> Callable[..., Any]:
         """Compile one graph for Dynamo."""
         self._remember_code()
+        self._give_back()
         report = GraphReport(len(self.graphs), len(gm.graph.nodes), self.rest)
         self.graphs.append(report)
         if gradient_needed(gm, example_inputs):
@@ -114,6 +115,15 @@ class Backend:
             return self._counted(self._rest(gm, example_inputs, report), report)
         rewritten = self._rewrite(gm, example_inputs, report)
         return self._counted(self._rest(rewritten, example_inputs, report), report)
+
+    def _give_back(self) -> None:
+        """A new graph may come of ``half()`` or ``to()``, and older recordings be of no more use.
+
+        They would be made again if their graphs were called again.
+        """
+        for report in self.graphs:
+            if report.replay is not None:
+                report.replay.release_if_moved()
 
     def _remember_code(self) -> None:
         """Whose code object torch caches this graph on."""

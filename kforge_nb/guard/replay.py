@@ -150,6 +150,12 @@ class Replay:
         with self.lane.lock:
             self._drop()
 
+    def release_if_moved(self) -> None:
+        """Drop the recording where a weight lies elsewhere by now, as after ``half()``."""
+        with self.lane.lock:
+            if self._found is not None and self._found.left():
+                self._drop()
+
     def _drop(self) -> None:
         if self._found is not None:
             self.lane.drain()
@@ -267,6 +273,10 @@ class _Recording:
             return []
         pairs = zip(self._pinned, now, self._addresses, strict=True)
         return [i for i, new, old in pairs if new != old]
+
+    def left(self) -> bool:
+        """Whether a weight lies elsewhere by now, or on another device."""
+        return bool(self.moved(self._inputs))
 
     def replay(self, args: Sequence[torch.Tensor]) -> tuple[Any, ...]:
         """Copy in, replay, copy out, on the current stream."""

@@ -157,13 +157,16 @@ def test_weights_change_after_recording(guarded, x, make_block, change):
 
 
 def test_half_after_recording(guarded, x):
-    """Another dtype is another graph, without kernels and right."""
-    model, _, twin = guarded
+    """Another dtype is another graph, without kernels and right; the recording before is gone."""
+    model, applied, twin = guarded
     check(model, twin, x)
+    before = applied.backend.graphs[0].replay
+    assert before.recorded
     for module in (model, twin):
         module.half()
     with torch.no_grad():
         torch.testing.assert_close(model(x.half()), twin(x.half()), rtol=1e-2, atol=1e-3)
+    assert not before.recorded
 
 
 def test_shapes_a_b_a(guarded, x):
