@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -39,22 +39,24 @@ BARS: tuple[Bar, ...] = (
 SHARE_OVER_EAGER, MEAN_OVER_COMPILE = 0.9, 1.15
 
 
-def bar_rows(rows: Sequence[Mapping[str, Any]], cases: int) -> list[dict[str, Any]]:
+def bar_rows(rows: Sequence[Mapping[str, Any]], asked: Collection[str]) -> list[dict[str, Any]]:
     """One measuring row a bar: what was found, what is wanted, whether it is met.
 
-    ``cases`` is the number of cases asked for: one that failed counts as slower than eager.
+    ``asked`` names the cases of the list that were asked for: one that failed, or was not reached,
+    misses its bars (its figure is 0) and counts as slower than eager.
     """
     found = {(r["name"], r.get("against")): r for r in rows}
+    sides = {r.get("against") for r in rows}
     result = []
     for bar in BARS:
-        row = found.get((bar.name, bar.against))
-        if row is not None:
+        if bar.name in asked and bar.against in sides:
+            value = found.get((bar.name, bar.against), {}).get(bar.field, 0.0)
             what = f"over {bar.against}" if bar.field == "ratio" else "of copy bandwidth"
             unit = "x" if bar.field == "ratio" else ""
-            result.append(_row(f"bar: {bar.name}, {what}", row[bar.field], bar.least, unit))
+            result.append(_row(f"bar: {bar.name}, {what}", value, bar.least, unit))
     over = [r for r in rows if r.get("against") == "eager"]
-    if over and cases:
-        share = sum(r["ratio"] >= 1.0 for r in over) / cases
+    if over and asked:
+        share = sum(r["ratio"] >= 1.0 for r in over) / len(asked)
         slower = [r["name"] for r in over if r["ratio"] < 1.0]
         row = _row("bar: share of the list not slower than eager", share, SHARE_OVER_EAGER, "")
         result.append({**row, "slower": slower})

@@ -210,7 +210,7 @@ def _rows(found: dict[str, dict[str, Any]], copy: float, names: list[str]) -> li
     totals = _totals(listed, "")
     if len(listed) < len(rows) - 1:
         totals += _totals(rows, ", with the rows added")
-    asked = len(fixed.intersection(names))
+    asked = fixed.intersection(names)
     return [*rows, *totals, *bar_rows([*listed, *totals], asked)]
 
 

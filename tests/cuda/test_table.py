@@ -29,12 +29,16 @@ def test_bars_are_met_or_named() -> None:
         row("add", "eager", 0.98),
         {"name": "geometric mean over compile", "value": 1.2},
     ]
-    found = {r["name"]: r for r in bar_rows(rows, cases=4)}
+    asked = ["softmax 65536x4096", "rms norm composed 8192x4096", "add", "mul"]
+    found = {r["name"]: r for r in bar_rows(rows, asked)}
     assert found["bar: softmax 65536x4096, over eager"]["met"]
     assert not found["bar: softmax 65536x4096, of copy bandwidth"]["met"]
     share = found["bar: share of the list not slower than eager"]
     assert (share["value"], share["met"], share["slower"]) == (0.25, False, ["add"])
     assert found["bar: geometric mean over max-autotune"]["met"]
+    failed = found["bar: rms norm composed 8192x4096, over eager"]
+    assert (failed["value"], failed["met"]) == (0.0, False)
+    assert not any("group norm" in name for name in found)
     text = bar_text(list(found.values()))
     assert "LESS bar: softmax 65536x4096, of copy bandwidth" in text
     assert "slower: add" in text
