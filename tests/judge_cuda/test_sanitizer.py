@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from kforge_nb.errors import MissingTool
 from kforge_nb.judge.cuda import sanitizer
 from kforge_nb.judge.cuda.sanitizer import read_log, sanitize, sanitizer_path, stray_access
 from kforge_nb.judge.evaluation import Verdict
@@ -80,29 +81,52 @@ class _Loaded:
             raise self._failure
 
 
-@pytest.mark.parametrize("silent", [None, "memcheck"])
-def test_each_tool_runs_the_runner_and_is_heard(silent, tmp_path):
-    """The runner is told to end, so that the tool writes; one that does not write did not run."""
-    tool = tmp_path / "tool"
-    text = TOOL.replace("BAD", repr(BAD)).replace("CLEAN", repr(CLEAN))
-    tool.write_text(text.replace("SILENT", str(silent)))
-    runner = tmp_path / "the runner"
-    runner.write_text("#!/bin/sh\nexec head -c 48 > /dev/null\n")
-    for program in (tool, runner):
-        program.chmod(0o755)
-    failure = RunnerFailed(Verdict.CRASHED, "it fell over") if silent else None
+@pytest.fixture
+def under_tool(tmp_path):
+    """Runs a stand-in for the tool over a stand-in for the runner, in an awkward folder."""
+    folder = tmp_path / "o'clock $HOME"
+    folder.mkdir()
 
-    @contextmanager
-    def start(program: Path):
-        loaded = _Loaded(program, tmp_path, failure)
-        try:
-            yield loaded
-        finally:
-            loaded.child.close()
+    def sanitized(failure: Exception | None, silent: str | None = None) -> dict[str, str]:
+        tool = folder / "tool"
+        text = TOOL.replace("BAD", repr(BAD)).replace("CLEAN", repr(CLEAN))
+        tool.write_text(text.replace("SILENT", str(silent)))
+        runner = folder / "the runner"
+        runner.write_text("#!/bin/sh\nexec head -c 48 > /dev/null\n")
+        for program in (tool, runner):
+            program.chmod(0o755)
 
-    found = sanitize(start, runner, None, tool, tmp_path)
-    if silent:
-        assert found["memcheck"] == "did not run: it fell over"
-    else:
-        assert found["memcheck"].startswith("256 errors: Invalid __shared__ read")
-        assert found["racecheck"] == "clean"
+        @contextmanager
+        def start(program: Path):
+            loaded = _Loaded(program, folder, failure)
+            try:
+                yield loaded
+            finally:
+                loaded.child.close()
+
+        return sanitize(start, runner, None, tool, folder)
+
+    return sanitized
+
+
+FELL = RunnerFailed(Verdict.CRASHED, "it fell over")
+
+
+@pytest.mark.parametrize("failure", [None, FELL])
+def test_each_tool_runs_the_runner_and_is_heard(failure, under_tool):
+    """The runner is told to end, so that the tool writes, also where the call failed under it."""
+    found = under_tool(failure)
+    assert found["memcheck"].startswith("256 errors: Invalid __shared__ read")
+    assert found["racecheck"] == "clean"
+
+
+@pytest.mark.parametrize("failure", [FELL, MissingTool("it fell over")])
+def test_a_tool_that_writes_nothing_did_not_run(failure, under_tool):
+    """Whatever went wrong is told, and ends neither the evaluation nor the run."""
+    assert under_tool(failure, silent="memcheck") == {"memcheck": "did not run: it fell over"}
+
+
+def test_a_kernel_that_is_too_slow_says_nothing_of_the_tool(under_tool):
+    """It was loaded, so the tool works; the next winner is looked at all the same."""
+    slow = RunnerFailed(Verdict.TIMED_OUT, "no answer")
+    assert under_tool(slow, silent="memcheck") == {"memcheck": "took too long: no answer"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -12,6 +13,7 @@ from extension_sources import MANY_CPU, target_of
 from kforge_nb.compilers.cuda_extension import ExtensionBuilt, build_extension
 from kforge_nb.judge.cases import build_cases, secret_generator
 from kforge_nb.judge.evaluation import Verdict
+from kforge_nb.judge.extension.place import ExtensionPlace
 from kforge_nb.judge.extension.policy import inspect_extension
 from kforge_nb.judge.extension.session import ExtensionCandidate
 from kforge_nb.judge.judge import Judge
@@ -208,3 +210,9 @@ def test_the_bench_marks_what_it_judges(judge, built, monkeypatch):
     assert "host code" in found.reason
     assert found.resources["host_code"] is True
     assert found.resources["sandbox"]["no_new_privs"]
+
+
+def test_the_sanitizer_is_not_run_over_extensions():
+    """Its runner takes device code only; trying would switch it off for all that come after."""
+    of_device = SimpleNamespace(sanitize=lambda *_: pytest.fail("it was run"))
+    assert ExtensionPlace(of_device, "cuda:0", 1).sanitize("target", "plan", "built") == {}

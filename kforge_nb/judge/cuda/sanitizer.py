@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import re
+import shlex
 import shutil
 import tempfile
 from collections.abc import Callable
@@ -16,7 +17,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from kforge_nb.errors import KForgeError
 from kforge_nb.judge.cases import Case
+from kforge_nb.judge.evaluation import Verdict
 from kforge_nb.judge.process import Child, Gone
 from kforge_nb.judge.protocol import Op, pack_command
 from kforge_nb.judge.runner_handle import RunnerFailed
@@ -24,6 +27,7 @@ from kforge_nb.judge.runner_handle import RunnerFailed
 __all__ = ["TOOLS", "found_errors", "read_log", "sanitize", "sanitizer_path", "stray_access"]
 
 _END_SECONDS = 30.0
+_SILENT = ("did not run", "took too long")
 TOOLS: dict[str, tuple[str, ...]] = {"memcheck": ("--report-api-errors", "no"), "racecheck": ()}
 """Tools and their options. The runner asks the driver until it says no; that is not an error."""
 
@@ -74,30 +78,40 @@ def sanitize(
         folder: for a script and logs.
 
     Returns:
-        ``clean``, ``N errors: …``, or ``did not run: …`` by tool.
+        ``clean``, ``N errors: …``, ``did not run: …`` (the tool does not work here), or ``took too
+        long: …`` (the kernel is too slow under it) by tool.
     """
     found = {}
     for name, options in TOOLS.items():
         with tempfile.TemporaryDirectory(dir=folder) as home:
             log, script = Path(home) / "log.txt", Path(home) / "runner"
             words = [tool, "--tool", name, *options, "--log-file", log]
-            words += ["--target-processes", "all", binary]
-            quoted = " ".join(f"'{word}'" for word in words)
+            quoted = shlex.join(map(str, [*words, "--target-processes", "all", binary]))
             script.write_text(
                 f'#!/bin/sh\nexport HOME=/tmp TMPDIR=/tmp PATH=/usr/bin:/bin\nexec {quoted} "$@"\n'
             )
             script.chmod(0o700)
-            trouble = "it wrote no summary"
-            try:
-                with start(script) as loaded:
-                    loaded.check([case])
-                    _leave(loaded.runner.child)
-            except RunnerFailed as failed:
-                trouble = failed.reason
-            found[name] = _words(log, trouble)
-        if found[name].startswith("did not run"):
+            found[name] = _words(log, _run(start, script, case))
+        if found[name].startswith(_SILENT):
             break
     return found
+
+
+def _run(start: Callable[[Path], Any], script: Path, case: Case) -> str:
+    """One checked call under a tool; what is to be said if the tool says nothing."""
+    trouble = "it wrote no summary"
+    try:
+        with start(script) as loaded:
+            try:
+                loaded.check([case])
+            except RunnerFailed as failed:
+                if failed.verdict is Verdict.TIMED_OUT:  # it was loaded, so the tool works
+                    return f"took too long: {failed.reason}"
+                trouble = failed.reason  # a tool that finds something has the call fail
+            _leave(loaded.runner.child)
+    except (RunnerFailed, KForgeError) as failed:
+        trouble = str(failed)
+    return f"did not run: {trouble}"
 
 
 def _leave(child: Child) -> None:
@@ -107,9 +121,9 @@ def _leave(child: Child) -> None:
     child.status(_END_SECONDS)
 
 
-def _words(log: Path, trouble: str) -> str:
+def _words(log: Path, otherwise: str) -> str:
     read = read_log(log.read_text(errors="replace")) if log.exists() else None
     if read is None:
-        return f"did not run: {trouble}"
+        return otherwise
     count, first = read
     return "clean" if count == 0 else f"{count} errors: {first}"

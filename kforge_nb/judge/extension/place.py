@@ -94,6 +94,10 @@ class ExtensionPlace:
         """Which layers of the sandbox hold."""
         return {"sandbox": loaded.layers()}
 
+    def sanitize(self, *_: Any) -> dict[str, str]:
+        """The tools are run over the runner of device code, which cannot load an extension."""
+        return {}
+
 
 class ExtensionBench(Bench):
     """A bench as torch extensions see it: the same cases, baselines and slots, other workers."""
