@@ -237,6 +237,14 @@ def test_much_shared_memory_is_asked_for(run, case):
     assert loaded.check([case]).wrong is None
 
 
+def test_a_later_launch_with_less_shared_memory_takes_none_away(run, case):
+    """A kernel that is launched twice gets the larger of its two sizes."""
+    first, second = (one("twice", shared=size).kernels[0] for size in ("90000", "60000"))
+    loaded = run(plan_of(first, second))
+    loaded.load()
+    assert loaded.check([case]).wrong is None
+
+
 def test_code_that_cannot_be_loaded(run, tmp_path):
     """Another architecture, a missing kernel and rubbish each say what is the matter."""
     other = tmp_path / "other.cubin"

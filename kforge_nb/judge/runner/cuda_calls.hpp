@@ -57,7 +57,7 @@ class Bench {
         h.slot_stride * h.slots > shared.timed.bytes)
       throw Failure{Fault::kProtocol, "a layout beyond the shared memory"};
     for (const Launch& entry : plan.launches) {
-      const Kernel& kernel = kernels[entry.shape.kernel];
+      Kernel& kernel = kernels[entry.shape.kernel];
       kernel.expect(entry.arguments);
       kernel.fit(entry.shape);
     }

@@ -34,6 +34,7 @@ struct Kernel {
   KernelFacts facts = {};
   std::vector<size_t> parameters;  // their sizes, where the driver tells
   bool knows_parameters = false;
+  uint32_t granted = 0;  // dynamic shared memory that was asked for so far
 
   int ask(int which) const {
     int value = 0;
@@ -73,7 +74,7 @@ struct Kernel {
                                             std::to_string(given[i].bytes)};
   }
 
-  void fit(const LaunchShape& shape) const {
+  void fit(const LaunchShape& shape) {
     const uint64_t threads = uint64_t{shape.block[0]} * shape.block[1] * shape.block[2];
     if (threads > static_cast<uint64_t>(facts.max_threads))
       throw Failure{Fault::kContract,
@@ -86,10 +87,11 @@ struct Kernel {
       throw Failure{Fault::kContract, "kernel " + name + " asks for " + std::to_string(all) +
                                           " bytes of shared memory; this device has " +
                                           std::to_string(device.shared) + " for a block"};
-    if (all > kFreeShared)
-      check(driver.FuncSetAttribute(function, kMaxDynamicShared, static_cast<int>(shape.shared)),
-            "asking for " + std::to_string(shape.shared) + " bytes of shared memory for " + name,
-            Fault::kContract);
+    if (all <= kFreeShared || shape.shared <= granted) return;  // a later launch takes nothing away
+    check(driver.FuncSetAttribute(function, kMaxDynamicShared, static_cast<int>(shape.shared)),
+          "asking for " + std::to_string(shape.shared) + " bytes of shared memory for " + name,
+          Fault::kContract);
+    granted = shape.shared;
   }
 
   int occupancy(const LaunchShape& shape) const {
