@@ -217,6 +217,7 @@ class Bench:
                     calls += self._call_time(loaded, record)
         rows = [ruling.merged(name, f) for name, f in sessions.items() if f]
         if standing is not None and kept:
+            record.resources = {**standing.resources, **record.resources}
             timings = (*kept, *rows, *calls)
             return record.evaluation(standing.verdict, standing.reason, timings=timings,
                                      bandwidth_gbs=standing.bandwidth_gbs,

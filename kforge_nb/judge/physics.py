@@ -14,7 +14,10 @@ __all__ = ["device_floor_seconds", "floor_seconds", "moved_bytes"]
 _SLACK = 2.0  # how much faster than the calibrated copy reading or writing alone may be
 _LEAST_FAR, _LEAST_NEAR = 25.0, 100.0  # GB/s that any machine may have, whatever was calibrated
 _DEVICE_SLACK = 1.3
-_PARTS = re.compile(r"getitem|slice|narrow|select|index|gather|embedding|take|chunk|split|unbind")
+_PARTS = re.compile(
+    r"getitem|slice|narrow|select|index|gather|embedding|take|chunk|split|unbind|where|mask|tri[lu]|"
+    r"diag|as_strided|unfold|upsample|interpolate"
+)
 _SPARSE = frozenset({"other", "pooling"})  # families that need not read every input element
 
 
@@ -29,7 +32,7 @@ def moved_bytes(target: Target) -> int:
 
 
 def _all_read(target: Target) -> bool:
-    """Whether the graph reads all of its inputs: it takes no parts of them that it names."""
+    """Whether the graph needs all of its inputs: it names no parts of them and masks none out."""
     if target.family in _SPARSE:
         return False
     if target.graph is None:

@@ -46,7 +46,11 @@ class TimedInputs:
         self.region = Region(stride * self.slots, "timed")
         self._rows = [self._slot_rows(i) for i in range(len(self.specs))]
         self._seen = seen
-        self.refill(generator)
+        try:
+            self.refill(generator)
+        except BaseException:
+            self.close()
+            raise
 
     def _slot_rows(self, index: int) -> np.ndarray:
         """All slots' elements of one input, as integers of its size: (slots, extent)."""

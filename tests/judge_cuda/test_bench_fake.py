@@ -199,6 +199,7 @@ def test_a_winner_has_a_row_for_every_baseline_and_one_for_calls(bench, place, m
     kept = bench.confirm(GOOD, ("compile", "max_autotune"), standing=found)
     assert [r.against for r in kept.timings] == ["eager", "compile", "call", "max_autotune"]
     assert kept.timings[:3] == found.timings
+    assert kept.resources["timed_eager"] == "graph"
     assert "replay eager" not in place.worker.asked
 
 
@@ -287,6 +288,36 @@ def test_a_sanitizer_that_does_not_work_is_asked_once(place, bench, monkeypatch)
     assert first.resources["sanitizer"] == {"memcheck": "did not run: no answer"}
     assert "sanitizer" not in second.resources
     assert asked == [1]
+
+
+def test_a_runner_that_cannot_be_made_ahead_ends_the_other(place, bench, monkeypatch):
+    """No process and no memory is left behind when there is no room for a second one."""
+    for spare in list(place._spares.values()):
+        spare.__exit__(None, None, None)
+    made, make = [], place._runner
+
+    def once(*arguments):
+        if made:
+            raise OSError("no file descriptors are left")
+        made.append(make(*arguments))
+        return made[0]
+
+    monkeypatch.setattr(place, "_runner", once)
+    with pytest.raises(OSError, match="descriptors"):
+        bench.evaluate(GOOD)
+    assert not made[0].runner.child.alive()
+    assert made[0] not in place._meant
+
+
+def test_a_closed_place_leaves_no_process(place, bench, monkeypatch):
+    """Runners that were made ahead end with it, also those of benches that are still open."""
+    monkeypatch.setattr(place.worker, "close", lambda: None, raising=False)
+    assert bench.evaluate(GOOD).verdict is Verdict.ACCEPTED
+    spares = list(place._spares.values())
+    assert spares
+    place.close()
+    assert not any(spare.runner.child.alive() for spare in spares)
+    assert bench.evaluate(GOOD).verdict is Verdict.ACCEPTED
 
 
 def test_a_closed_bench_leaves_no_process(place, tmp_path):

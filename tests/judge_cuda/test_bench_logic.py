@@ -5,11 +5,13 @@ from __future__ import annotations
 import os
 import random
 import threading
+from pathlib import Path
 
 import pytest
 import torch
 from torch import fx
 
+from kforge_nb.judge import slots as slots_module
 from kforge_nb.judge.cases import Case, make_case, moved, secret_generator
 from kforge_nb.judge.cuda.place import device_lock
 from kforge_nb.judge.cuda.timing import MOST_CALLS, calls_in_a_graph, run_cuda_session
@@ -179,14 +181,17 @@ def test_the_device_floor_leaves_room_for_reading_alone():
     assert read / 1.5 < floor < read / 1.25
 
 
-def test_inputs_of_which_parts_are_taken_do_not_count():
-    """A graph that slices its input need not read all of it."""
+@pytest.mark.parametrize(
+    ("method", "arguments"), [("narrow", (0, 0, 1)), ("tril", ()), ("masked_fill", (True, 0.0))]
+)
+def test_inputs_of_which_parts_are_taken_do_not_count(method, arguments):
+    """A graph that slices its input, or masks some of it out, need not read all of it."""
     graph = fx.Graph()
     x = graph.placeholder("in0")
-    graph.output((graph.call_method("narrow", (x, 0, 0, 1)),))
+    graph.output((graph.call_method(method, (x, *arguments)),))
     module = fx.GraphModule(torch.nn.Module(), graph)
     big = TensorSpec((4096, 65536), (65536, 1), "float32", "cuda:0")
-    target = Target("f", "narrow", "pointwise", "region", module, (big,), (big,))
+    target = Target("f", method, "pointwise", "region", module, (big,), (big,))
     calibration = Calibration("cuda:0", "", 4000.0, {1 << 31: 4000.0})
     assert device_floor_seconds(target, calibration) < 4096 * 65536 * 4 / 4000e9
 
@@ -242,6 +247,23 @@ def test_moving_keeps_strides():
         there = moved(tensor, "meta")
         assert there.stride() == tensor.stride()
         assert there.shape == tensor.shape
+
+
+def _descriptors() -> int:
+    return sum(1 for _ in Path("/proc/self/fd").iterdir())
+
+
+def test_inputs_that_cannot_be_drawn_leave_no_memory(monkeypatch):
+    """A device that is full is tried again with values on the CPU; the first try holds nothing."""
+
+    def full(*_):
+        raise torch.OutOfMemoryError("full")
+
+    monkeypatch.setattr(slots_module, "redraw_flat", full)
+    before = _descriptors()
+    with pytest.raises(torch.OutOfMemoryError):
+        TimedInputs([SPEC], [torch.randn(64, 1024)], secret_generator(), most=4)
+    assert _descriptors() == before
 
 
 def test_each_device_has_one_lock():

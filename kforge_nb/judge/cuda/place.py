@@ -220,7 +220,11 @@ class CudaPlace:
             loaded.__exit__(None, None, None)
             loaded = None
         loaded = loaded or self._runner(target, timed, limit)
-        spare = self._runner(target, timed, limit)
+        try:
+            spare = self._runner(target, timed, limit)
+        except BaseException:
+            loaded.__exit__(None, None, None)
+            raise
         with self._spares_lock:
             left_over = self._spares.get(id(timed))
             self._spares[id(timed)] = spare
@@ -315,7 +319,10 @@ class CudaPlace:
         @contextmanager
         def start(program: Path) -> Iterator[CudaCandidate]:
             limits = CudaLimits(
-                call_seconds=_SANITIZER_SECONDS, start_seconds=15.0, sandboxed=False
+                call_seconds=_SANITIZER_SECONDS,
+                start_seconds=15.0,
+                device_memory=self.memory,
+                sandboxed=False,
             )
             with CudaCandidate(
                 target, plan, timed, binary=program, cubin=built.file, limits=limits,
@@ -338,5 +345,10 @@ class CudaPlace:
             spare.__exit__(None, None, None)
 
     def close(self) -> None:
-        """End the baseline worker."""
+        """End the baseline worker and what was made ahead."""
         self.worker.close()
+        with self._spares_lock:
+            spares, self._spares = list(self._spares.values()), {}
+            self._meant.clear()
+        for spare in spares:
+            spare.__exit__(None, None, None)
