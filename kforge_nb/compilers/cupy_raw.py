@@ -38,8 +38,8 @@ def word(arg: Arg) -> int:
     match arg:
         case ("i64" | "i32", value):
             return int(value)
-        case ("f32", value):
-            return int(struct.unpack("<q", struct.pack("<fi", float(value), 0))[0])
+        case ("f32", value):  # beyond float32 it is infinite, as in C; struct would raise
+            return int.from_bytes(bytes(ctypes.c_float(value)), "little")
         case ("f64", value):
             return int(struct.unpack("<q", struct.pack("<d", float(value)))[0])
     raise ContractBreach(f"a CUDA kernel cannot take the argument {arg!r}")

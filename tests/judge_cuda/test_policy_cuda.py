@@ -64,6 +64,10 @@ SUSPICIOUS = {
     "kept in the cache": _kernel(
         'asm volatile("ld.global.L2::evict_last.f32 %0, [%1];" : "=f"(x[0]) : "l"(x + 1));'
     ),
+    "kept in the cache by a number": _kernel(
+        'asm volatile("ld.global.L2::cache_hint.f32 %0, [%1], %2;" : "=f"(x[0]) : "l"(x + 1), '
+        '"l"(0x14f0000000000000ull));'
+    ),
 }
 
 
@@ -105,6 +109,10 @@ HONEST = {
     "inline PTX": _kernel(
         'unsigned r; asm volatile("{ .reg .pred %%p1; setp.ne.u32 %%p1, %1, 0; '
         '@%%p1 mov.u32 %0, %%laneid; cp.async.wait_all; }" : "=r"(r) : "r"(n)); x[0] = r;'
+    ),
+    "read once": _kernel(
+        'asm volatile("{ .reg .b64 %%p; createpolicy.fractional.L2::evict_first.b64 %%p, 1.0; '
+        'ld.global.L2::cache_hint.f32 %0, [%1], %%p; }" : "=f"(x[0]) : "l"(x + 1));'
     ),
     "a comment and a word": _kernel("x[0] = 1; /* printf(clock64()) */", "struct clock_free {};"),
     "a class": _kernel(

@@ -100,6 +100,12 @@ def test_what_was_found_by_trying_is_remembered(fake, monkeypatch, tmp_path):
         monkeypatch.setattr(binary, "_probe", tried)
         binary._facts.cache_clear()
         assert cuda_facts(0, fake) == first
+        (kept,) = tmp_path.rglob("facts-*.json")
+        for damage in ("{}", "[1]", "7", '{"layers": null}'):
+            kept.write_text(damage)
+            binary._facts.cache_clear()
+            with pytest.raises(MissingTool, match="tried again"):
+                cuda_facts(0, fake)
         with pytest.raises(MissingTool, match="tried again"):
             cuda_facts(0, "libnone.so.1")
     finally:

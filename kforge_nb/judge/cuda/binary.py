@@ -113,8 +113,10 @@ def _facts(
     binary = cuda_runner_binary()
     kind = "whole" if flush else "partly"
     kept = binary.parent / f"facts-{kind}-{_machine(driver, environment)}.json"
-    with suppress(OSError, ValueError):
-        return dict(json.loads(kept.read_text()))
+    with suppress(OSError, ValueError, TypeError, KeyError):  # missing or damaged: tried again
+        known = dict(json.loads(kept.read_text()))
+        if type(known["layers"]) is int:  # without it nothing would be confined
+            return known
     facts = _probe(binary, driver, dict(environment), flush)
     facts["confined"] = [name for bit, name in LAYERS.items() if facts["layers"] & bit]
     with suppress(OSError):  # a read-only or full cache: tried again by the next process

@@ -182,6 +182,9 @@ def _inline_ptx(text: str) -> Iterator[Finding]:
                 yield Finding("breach", f"reads the special register %{special[1]}", line)
         if _KEPT_IN_CACHE.search(code):
             yield Finding("suspicion", "asks to keep data in the cache beyond the call", line)
+        elif "cache_hint" in code and "createpolicy" not in code:
+            words = "may ask to keep data in the cache beyond the call: its cache_hint is a number"
+            yield Finding("suspicion", f"{words} and no createpolicy of the same statement", line)
 
 
 def _declared(name: str, code: str) -> bool:
