@@ -57,10 +57,8 @@ class BaselineWorker:
 
     def open(self, key: str, folder: Path, region: Region, slots: int) -> None:
         """Load the target in ``folder`` (``target.json``) and map its timed inputs."""
-        socket.send_fds(self._files, [b"f"], [region.read_only])
-        self._ask(
-            _START_SECONDS, op="open", key=key, folder=str(folder), bytes=region.bytes, slots=slots
-        )
+        request: dict[str, Any] = {"key": key, "folder": str(folder), "bytes": region.bytes}
+        self._tell(_START_SECONDS, region, op="open", slots=slots, **request)
 
     def prepare(self, key: str, baseline: str, seconds: float = 600.0) -> float:
         """Make a baseline (``eager``, ``compile``, ``max_autotune``) ready and warm; seconds."""
@@ -120,16 +118,20 @@ class BaselineWorker:
     def _ask(self, limit: float, **request: Any) -> float:
         return self._tell(limit, **request)[0]
 
-    def _tell(self, limit: float, **request: Any) -> tuple[float, dict[str, Any]]:
+    def _tell(
+        self, limit: float, region: Region | None = None, **request: Any
+    ) -> tuple[float, dict[str, Any]]:
         data = json.dumps(request).encode()
         with self._lock:
             try:
+                if region is not None:  # its request takes it, no other one may come between
+                    socket.send_fds(self._files, [b"f"], [region.read_only])
                 start = perf_counter()
                 self.child.send(struct.pack("<I", len(data)) + data)
                 head = self.child.receive(4, limit)
                 body = self.child.receive(struct.unpack("<I", head)[0], 10.0)
                 wall = perf_counter() - start
-            except (Gone, TooSlow) as problem:
+            except (Gone, TooSlow, OSError) as problem:
                 raise MissingTool(
                     f"the baseline worker failed at {request['op']!r}: {problem}. "
                     f"Its last words: {self._tail()}"

@@ -98,11 +98,13 @@ class _Worker:
         self._opened: dict[str, Any] = {}
 
     def open(self, key: str, folder: str, bytes: int, slots: int) -> None:
+        _, descriptors, _, _ = socket.recv_fds(self._files, 1, 1)  # first: it must not stay there
+        try:
+            mapping = mmap.mmap(descriptors[0], bytes, prot=mmap.PROT_READ)
+        finally:
+            os.close(descriptors[0])
         document = json.loads((Path(folder) / "target.json").read_text())
         target = target_from_document(document, None)
-        _, descriptors, _, _ = socket.recv_fds(self._files, 1, 1)
-        mapping = mmap.mmap(descriptors[0], bytes, prot=mmap.PROT_READ)
-        os.close(descriptors[0])
         if kind_of(target.device) == "cuda":
             from kforge_nb.judge.cuda.worker import CudaOpened
 
