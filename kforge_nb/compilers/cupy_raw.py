@@ -10,6 +10,7 @@ from __future__ import annotations
 import ctypes
 import struct
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -170,23 +171,29 @@ class LoadedPlan:
     def bind(
         self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
     ) -> Callable[[], None]:
-        """A call that launches on these tensors; the scratch is allocated here, once."""
-        import torch
-
+        """A call that launches on these tensors and keeps them; scratch is allocated here, once."""
         scratch = self.scratch(outputs[0].device)
         zeroed = [scratch[n] for n, s in self.plan.scratch.items() if s.init == "zero"]
         given = [t.data_ptr() for t in inputs]
         made = [t.data_ptr() for t in outputs]
         places = {name: t.data_ptr() for name, t in scratch.items()}
-        launcher = self._launcher
+        kept = (*inputs, *outputs, *scratch.values())  # else their memory would become others'
+        return partial(self._launch, given, made, places, zeroed, kept)
 
-        def launch() -> None:
-            stream = torch.cuda.current_stream(launcher.device).cuda_stream
-            for buffer in zeroed:
-                buffer.zero_()
-            launcher.launch(given, made, places, stream)
+    def _launch(
+        self,
+        given: Sequence[int],
+        made: Sequence[int],
+        places: Mapping[str, int],
+        zeroed: Sequence[torch.Tensor],
+        _kept: tuple[torch.Tensor, ...],
+    ) -> None:
+        import torch
 
-        return launch
+        stream = torch.cuda.current_stream(self._launcher.device).cuda_stream
+        for buffer in zeroed:
+            buffer.zero_()
+        self._launcher.launch(given, made, places, stream)
 
     def launch(self, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]) -> None:
         """Launch every kernel of the plan on torch's current stream."""

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 import math
 import struct
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -12,7 +14,7 @@ import torch
 
 from kforge_nb.candidates.candidate import Candidate, Kernel, LaunchPlan, Scratch
 from kforge_nb.candidates.plan import resolve
-from kforge_nb.compilers.cupy_raw import Launcher, word
+from kforge_nb.compilers.cupy_raw import Launcher, LoadedPlan, word
 from kforge_nb.errors import BadInput, MissingTool
 from kforge_nb.guard import cupy_op, launch
 from kforge_nb.guard.cupy_op import CupyTable
@@ -41,6 +43,21 @@ def test_a_float_beyond_float32_is_infinite():
     """As in C, and as the judge lays it out: what was judged can be installed."""
     assert word(("f32", 1e39)).to_bytes(8, "little") == struct.pack("<fi", math.inf, 0)
     assert word(("f32", -1.5)).to_bytes(8, "little") == struct.pack("<fi", -1.5, 0)
+
+
+def test_a_bound_call_keeps_its_tensors():
+    """It launches by their addresses, so their memory must not be given to others meanwhile."""
+    plan = resolve(MEAN, (SPEC, SPEC), (SPEC,))
+    loaded = LoadedPlan(plan, SimpleNamespace(device=0), (SPEC,))
+    tensors = [torch.zeros(8, 64) for _ in range(3)]
+    held = [weakref.ref(t) for t in (*tensors, *loaded.scratch("cpu").values())]
+    launch = loaded.bind(tensors[:2], tensors[2:])
+    del loaded, tensors
+    gc.collect()
+    assert all(tensor() is not None for tensor in held)
+    del launch
+    gc.collect()
+    assert not any(tensor() is not None for tensor in held)
 
 
 class DriverError(RuntimeError):
