@@ -124,7 +124,7 @@ def _symbols(body: bytes, strings: bytes, sections: list[str], used: set[int]) -
             yield Finding("breach", f"calls {text[:60]} of the driver: {what}")
         elif at // 24 in used and _lasts(info, index, sections) and not _OWN.fullmatch(text):
             words = f"keeps {size} bytes between calls in {text[:60]}"
-            yield Finding("breach", f"{words}; tables go into __constant__ or constexpr")
+            yield Finding("breach", f"{words}; tables go into __constant__, also constexpr ones")
 
 
 def _lasts(info: int, index: int, sections: list[str]) -> bool:
