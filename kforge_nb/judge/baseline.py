@@ -106,7 +106,7 @@ class BaselineWorker:
         self, key: str, baseline: str, calls: int, replays: int, empty: bool, seconds: float = 120.0
     ) -> tuple[float, float]:
         """Seconds of that many replays on the judge's clock, and on the device's events."""
-        request = {"key": key, "baseline": baseline, "calls": calls, "empty": empty}
+        request: dict[str, Any] = {"key": key, "baseline": baseline, "calls": calls, "empty": empty}
         wall, answer = self._tell(seconds, op="replay", replays=replays, **request)
         return wall, float(answer["result"])
 
