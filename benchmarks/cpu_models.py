@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import argparse
 import json
+import os
 import subprocess
 import sys
 import tempfile
@@ -175,12 +176,28 @@ def measure(
 
 
 def _child(words: Sequence[str], limit: float | None) -> dict[str, Any] | None:
-    """The result of one child, or None when it did not finish in time."""
+    """The result of one child, or None when it did not finish in time.
+
+    It has a compiler cache of its own, for one that is stopped may leave half a file behind.
+    """
+    with tempfile.TemporaryDirectory(prefix="kforge-inductor-") as cache:
+        return _answer(words, limit, {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache})
+
+
+def _answer(
+    words: Sequence[str], limit: float | None, environment: dict[str, str]
+) -> dict[str, Any] | None:
     command = [sys.executable, "-m", "benchmarks.cpu_models", *words]
     root = Path(__file__).resolve().parent.parent
     try:
         done = subprocess.run(
-            command, cwd=root, capture_output=True, text=True, check=False, timeout=limit
+            command,
+            cwd=root,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+            timeout=limit,
         )
     except subprocess.TimeoutExpired:
         return None

@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import os
+import re
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, Literal
 
 from kforge_nb.errors import BadInput
 
-__all__ = ["Settings", "cache_dir"]
+__all__ = ["SECRET_NAME", "Settings", "cache_dir", "open_environment"]
+
+SECRET_NAME = re.compile(
+    r"(^|_)(api_?key|key|token|secret|password|passwd|passphrase|credentials?|auth|pat)(_|$|\d)",
+    re.IGNORECASE,
+)
+"""Names of environment variables whose values are nobody else's business."""
 
 GRANULARITIES = ("op", "module", "region")
 RESTS = ("auto", "eager", "inductor", "cudagraphs", "inductor-cudagraphs")
@@ -30,6 +37,11 @@ def cache_dir() -> Path:
             "set KFORGE_HOME to a folder that you can write to"
         ) from error
     return folder
+
+
+def open_environment() -> dict[str, str]:
+    """This process's environment for a process that runs no candidate, without the secrets."""
+    return {name: value for name, value in os.environ.items() if not SECRET_NAME.search(name)}
 
 
 @dataclass(frozen=True, slots=True)

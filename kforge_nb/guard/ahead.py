@@ -1,9 +1,10 @@
 """Compile with Inductor in a process that can be killed, so that the notebook only reads a cache.
 
 A compile in the notebook's own process cannot be broken off, and Dynamo's lock holds up the user's
-own compiles meanwhile. So a child compiles the same graphs first, into the same cache folder, with
-a time limit; Stop kills it. The notebook's compile then finds the finished code in the cache and
-takes a second or two. A rest whose child did not end is left out.
+own compiles meanwhile. So a child compiles the same graphs first, with a time limit; Stop kills it.
+It writes to a cache folder of its own, for a killed compiler leaves half-written libraries, which
+Inductor would load; what it has finished moves to the user's cache, file by file. The notebook's
+compile then finds it there and takes a second or two. A rest whose child did not end is left out.
 """
 
 from __future__ import annotations
@@ -26,6 +27,7 @@ import torch
 from kforge_nb.errors import BadInput
 from kforge_nb.guard import launch
 from kforge_nb.guard.ahead_graph import graph_to_rows, specs_of
+from kforge_nb.settings import open_environment
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -135,14 +137,15 @@ def _settings() -> dict[str, Any]:
 def _run(request: dict[str, Any], timer: Timer) -> str:
     """Start the child and wait for it, looking at the time and at Stop; why it failed, if so."""
     start = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="kforge-ahead-") as folder:
+    with tempfile.TemporaryDirectory(prefix=".kforge-ahead-", dir=_cache()) as folder:
+        own = Path(folder, "cache")
         path, log = Path(folder, "request.json"), Path(folder, "log.txt")
         path.write_text(json.dumps(request), encoding="utf-8")
         with log.open("wb") as output:
             child = subprocess.Popen(
                 _command(path),
                 cwd=folder,
-                env=_environment(),
+                env=_environment(own),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
@@ -157,7 +160,10 @@ def _run(request: dict[str, Any], timer: Timer) -> str:
             _kill(child)
         if status < 0:
             raise NotFinished(f"ended its process by {signal.Signals(-status).name}")
-        return _last_words(log) if status else ""
+        if status:
+            return _last_words(log)
+        _move(own, _cache())
+        return ""
 
 
 def _command(path: Path) -> list[str]:
@@ -177,13 +183,32 @@ def _kill(child: subprocess.Popen[bytes]) -> None:
     child.wait()
 
 
-def _environment() -> dict[str, str]:
-    """The notebook's, with the package on the path and the very same cache folder."""
+def _cache() -> Path:
+    """Inductor's cache folder in this process."""
     from torch._inductor.runtime.cache_dir_utils import cache_dir
 
+    folder = Path(cache_dir())
+    folder.mkdir(parents=True, exist_ok=True)
+    return folder
+
+
+def _environment(cache: Path) -> dict[str, str]:
+    """The notebook's without its secrets, with the package on the path and a cache of its own."""
     home = str(Path(__file__).resolve().parents[2])
     path = os.pathsep.join(filter(None, [home, os.environ.get("PYTHONPATH")]))
-    return {**os.environ, "PYTHONPATH": path, "TORCHINDUCTOR_CACHE_DIR": cache_dir()}
+    own = {"PYTHONPATH": path, "TORCHINDUCTOR_CACHE_DIR": str(cache)}
+    environment = open_environment() | own
+    environment.pop("TRITON_CACHE_DIR", None)  # the default is a folder in Inductor's
+    return environment
+
+
+def _move(source: Path, target: Path) -> None:
+    """Give each file its place in ``target``, whole or not at all; what is there already stays."""
+    for file in sorted(p for p in source.rglob("*") if p.is_file() and not p.is_symlink()):
+        place = target / file.relative_to(source)
+        if not place.exists():
+            place.parent.mkdir(parents=True, exist_ok=True)
+            file.replace(place)
 
 
 def _last_words(log: Path) -> str:

@@ -19,6 +19,7 @@ from kforge_nb.errors import KForgeError, MissingTool
 from kforge_nb.judge.process import Child, Gone, TooSlow
 from kforge_nb.judge.regions import Region
 from kforge_nb.judge.runner_handle import timing_environment
+from kforge_nb.settings import open_environment
 
 __all__ = ["BaselineWorker", "OutOfDeviceMemory"]
 
@@ -38,11 +39,12 @@ class BaselineWorker:
         self._lock = threading.Lock()
         self._log = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - lives as long as self
         package_home = str(Path(__file__).resolve().parents[2])
-        environment = {**os.environ, **timing_environment(threads), **(extra or {})}
+        environment = {**open_environment(), **timing_environment(threads), **(extra or {})}
         environment["PYTHONPATH"] = os.pathsep.join(
             filter(None, [package_home, os.environ.get("PYTHONPATH")])
         )
-        environment.setdefault("TORCHINDUCTOR_CACHE_DIR", str(folder / "inductor"))
+        # Its own: a worker killed while it compiles may leave half a file behind.
+        environment["TORCHINDUCTOR_CACHE_DIR"] = str(folder / "inductor")
         command = [sys.executable, "-m", "kforge_nb.judge.baseline_worker"]
         try:
             self.child = Child(

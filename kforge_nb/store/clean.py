@@ -14,14 +14,12 @@ from collections.abc import Callable, Mapping
 from functools import lru_cache
 from typing import Any
 
+from kforge_nb.settings import SECRET_NAME
+
 __all__ = ["REMOVED", "clean", "depth", "scrubber", "secret_values"]
 
 REMOVED = "[removed]"
 
-_SECRET_NAME = re.compile(
-    r"(^|_)(api_?key|key|token|secret|password|passwd|passphrase|credentials?|auth|pat)(_|$|\d)",
-    re.IGNORECASE,
-)
 _SHORTEST = 6
 _DEEPEST = 40
 _LARGEST = 2**64  # larger integers are no figures, and some readers choke on them
@@ -37,7 +35,7 @@ _SHAPES = re.compile(
 def secret_values(environment: Mapping[str, str] | None = None) -> list[str]:
     """Values of variables whose name looks like a key, longest first; too short ones left out."""
     found = os.environ if environment is None else environment
-    values = {v.strip() for k, v in found.items() if _SECRET_NAME.search(k)}
+    values = {v.strip() for k, v in found.items() if SECRET_NAME.search(k)}
     return sorted((v for v in values if len(v) >= _SHORTEST), key=lambda v: (-len(v), v))
 
 

@@ -123,6 +123,50 @@ def test_time_kills_the_child_and_the_rest_is_left_out(workload, endless):
     assert not leftovers()
 
 
+def files(folder):
+    """Every file under a folder, by its path in it."""
+    found = (p for p in folder.rglob("*") if p.is_file())
+    return {str(p.relative_to(folder)): p.read_text() for p in found}
+
+
+def test_a_killed_compiler_leaves_no_half_written_library(workload, monkeypatch, tmp_path):
+    """Inductor would load it, and the user's own compile would fail for good."""
+    script = (
+        "import os, pathlib, time; c = pathlib.Path(os.environ['TORCHINDUCTOR_CACHE_DIR']);"
+        "c.mkdir(); (c / 'half.so').write_text('ELF'); print('written'); time.sleep(600)"
+    )
+    monkeypatch.setattr(ahead, "_command", lambda path: [ahead.sys.executable, "-c", script])
+    with pytest.raises(NotFinished):
+        Ahead().compile(sites(workload, []), frozenset(), Timer.of(3))
+    assert files(tmp_path / "inductor") == {}
+
+
+def test_finished_files_move_to_the_users_cache_and_replace_nothing(
+    workload, monkeypatch, tmp_path
+):
+    """What the user's own process has written there is in use."""
+    script = (
+        "import os, pathlib; c = pathlib.Path(os.environ['TORCHINDUCTOR_CACHE_DIR']);"
+        "(c / 'aa').mkdir(parents=True); (c / 'aa/new.py').write_text('new');"
+        "(c / 'aa/old.py').write_text('other')"
+    )
+    monkeypatch.setattr(ahead, "_command", lambda path: [ahead.sys.executable, "-c", script])
+    cache = tmp_path / "inductor"
+    (cache / "aa").mkdir(parents=True)
+    (cache / "aa/old.py").write_text("old")
+    assert Ahead().compile(sites(workload, []), frozenset(), Timer.of(60)) == ""
+    assert files(cache) == {"aa/new.py": "new", "aa/old.py": "old"}
+
+
+def test_the_child_knows_no_secret(monkeypatch, tmp_path):
+    """It needs the user's environment, but not the keys in it."""
+    monkeypatch.setenv("OPENAI_API_KEY", "sk-not-for-children")
+    monkeypatch.setenv("CXX", "g++-for-children")
+    found = ahead._environment(tmp_path)
+    assert found["CXX"] == "g++-for-children"
+    assert "sk-not-for-children" not in found.values()
+
+
 def test_a_child_that_crashes_is_a_rest_less(workload, monkeypatch):
     """What kills the child would have killed the notebook: the rest is not compiled here."""
     command = [ahead.sys.executable, "-c", "import os; os.kill(os.getpid(), 11)"]
