@@ -52,8 +52,17 @@ def observe(
     """What each node does, in graph order. Ambient state and the example inputs stay unchanged.
 
     A graph that a workload's capture recorded is run under the autocast state it was traced in.
+    Where a device has no room for a real run, fake tensors have to tell.
     """
-    run = _Run(gm, example_inputs, operators)
+    try:
+        return _observe(_Run(gm, example_inputs, operators))
+    except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()
+    return _observe(_Run(gm, example_inputs, operators, really=False))
+
+
+def _observe(run: _Run) -> list[Observation]:
+    gm, operators = run.gm, run.operators
     state = gm.meta.get("kforge_state")
     with ExitStack() as stack:
         if state is not None:
@@ -70,9 +79,15 @@ def observe(
 
 class _Run:
     def __init__(
-        self, gm: fx.GraphModule, example_inputs: Sequence[Any], operators: Sequence[Operator]
+        self,
+        gm: fx.GraphModule,
+        example_inputs: Sequence[Any],
+        operators: Sequence[Operator],
+        *,
+        really: bool = True,
     ) -> None:
         self.gm = gm
+        self.really = really
         self.operators = operators
         self.nodes = list(gm.graph.nodes)
         self.index = {n: i for i, n in enumerate(self.nodes)}
@@ -93,7 +108,7 @@ class _Run:
         fresh = FakeTensorMode(allow_non_fake_inputs=True)
         traced = [n.meta.get("example_value") for n in placeholders]
         fakes = [v for v in traced if isinstance(v, FakeTensor)]
-        if not any(_symbolic(v) for v in (*examples, *traced)):
+        if self.really and not any(_symbolic(v) for v in (*examples, *traced)):
             whole = len(examples) == len(placeholders)
             if whole and all(_is_real(v) for v in examples) and self._harmless():
                 return "real", fresh
@@ -244,6 +259,8 @@ class _Run:
         try:
             args, kwargs = fx.node.map_arg((node.args, node.kwargs), self._argument)
             value = node.meta["example_value"] if known else self._call(node, args, kwargs)
+        except torch.OutOfMemoryError:
+            raise  # says nothing about the node
         except Exception:  # noqa: BLE001 - any failure means: not known, keep away from it
             return node.meta.get("example_value"), True, False
         if op.kind == "barrier":

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from kforge_nb.targets import build
+from kforge_nb.targets import build, observe
 from kforge_nb.targets.build import find_targets
 from kforge_nb.targets.float64 import Float64Interpreter, reference
 from kforge_nb.targets.inputs import CapturedInputs
@@ -63,6 +63,22 @@ def test_a_gpu_that_stays_full_is_told_and_the_rest_comes(workload, monkeypatch)
     (note,) = [n for n in workload.notes if "memory did not suffice" in n]
     assert "1 targets" in note
     assert "Tried to allocate" not in note
+
+
+@pytest.mark.parametrize("where", ["_own_copy", "_call"])
+def test_without_room_for_a_real_run_fake_tensors_tell(workload, monkeypatch, where):
+    """Running out of memory while a graph is looked at says nothing about its nodes."""
+    real, full = getattr(observe._Run, where), []
+
+    def step(self, *args):
+        if self.mode == "real":
+            full.append(where)
+            raise FULL
+        return real(self, *args)
+
+    monkeypatch.setattr(observe._Run, where, step)
+    assert [t.name for t in find_targets(workload)] == ["softmax", "softmax"]
+    assert full
 
 
 def test_targets_over_several_devices_are_left_out_and_named():
