@@ -5,8 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import fx
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from kforge_nb.guard import launch
+from kforge_nb.guard.policy import Rest
 from kforge_nb.guard.short import direct, shorten
 from kforge_nb.targets.target import TensorSpec
 
@@ -113,6 +115,21 @@ def test_a_graph_that_runs_as_python_calls_the_c_function(handle):
     torch.relu(torch.relu(plain + b) + b).sum().backward()
     assert torch.equal(x.grad, plain.grad)
     assert launch.counters(handle)["fallbacks"] == {"a gradient is needed": 2}
+
+
+def test_the_eager_rest_runs_the_short_form_where_sizes_stand_still(handle):
+    """What apply() installs costs the host as little as the benchmark says."""
+    a, b = torch.randn(8, 64), torch.randn(8, 64)
+    traced = graph_of(lambda x, y: lists([x, y], handle)[0], a, b)
+
+    def forms(example_inputs):
+        run = Rest("eager")(traced, example_inputs)
+        assert torch.equal(run(a, b), torch.relu(a + b))
+        return [node.target for node in run.__self__.graph.nodes if node.op == "call_function"]
+
+    assert forms([a, b]) == [direct(2)]
+    changing = ShapeEnv().create_unbacked_symint()
+    assert forms([a, b, changing])[0] is torch.ops.kforge.launch.default
 
 
 def test_shorten_leaves_other_graphs_alone():
