@@ -48,7 +48,8 @@ def test_a_crash_costs_only_itself(bench):
 
     assert broken.verdict is Verdict.CRASHED, broken.reason
     assert "illegal memory access" in broken.reason
-    assert good.correct, good.reason
+    # Timed, so it was right; whether the time means anything depends on who else uses the device.
+    assert good.against("eager").n > 0, good.reason
 
 
 def test_unwritten_outputs_are_seen(bench):
