@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks import cpu_ops
 from benchmarks.cpu_op_cases import CASES
 from benchmarks.cpu_ops import _rows
 from benchmarks.report import compare_row, make_report, measure_row, write_report
@@ -55,7 +56,7 @@ def test_watch_sees_what_other_processes_take() -> None:
 
 
 def _found(ratio: float, foreign: float) -> dict[str, object]:
-    samples = {"ours": [1.0] * 9, "eager": [ratio] * 9}
+    samples = {"ours": [1.0] * 9, "eager": [ratio] * 9, "copy": [0.9] * 9}
     return {"samples": samples, "foreign": foreign, "switched": 0, "recipe": "r", "params": {}}
 
 
@@ -66,7 +67,24 @@ def test_a_miss_counts_only_on_a_quiet_machine() -> None:
     assert not _rows(case, 1, _found(1.48 * 0.89, 0.0))[1]
     rows, good = _rows(case, 1, _found(1.48 * 0.89, 0.8))
     assert good
-    assert [row["quiet"] for row in rows] == [False, False]
+    assert [row["quiet"] for row in rows] == [False, False, False]
+    assert (rows[-1]["against"], rows[-1]["ratio"]) == ("copy", 0.9)
+
+
+def test_rounds_of_several_processes_are_taken_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One process that lies badly in memory does not decide, and the busiest one is told."""
+    asked: list[float] = []
+
+    def child(case: object, threads: int, seconds: float, against: list[str]) -> dict[str, object]:
+        asked.append(seconds)
+        return _found(float(len(asked)), 0.1 * len(asked))
+
+    monkeypatch.setattr(cpu_ops, "_child", child)
+    found = cpu_ops._children(CASES[0], 1, 6.0, ["eager"], 3)
+    assert asked == [2.0, 2.0, 2.0]
+    assert found["samples"]["eager"] == [1.0] * 9 + [2.0] * 9 + [3.0] * 9
+    assert len(found["samples"]["ours"]) == len(found["samples"]["copy"]) == 27
+    assert found["foreign"] == pytest.approx(0.3)
 
 
 def test_never_below_eager_even_where_the_table_is() -> None:

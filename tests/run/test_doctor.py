@@ -84,6 +84,7 @@ def test_cupy_for_another_cuda_is_told_with_the_right_package(monkeypatch, with_
     monkeypatch.setattr(
         doctor_cuda, "installed", lambda name: "13.6" if name == "cupy-cuda12x" else None
     )
+    monkeypatch.setattr(doctor_cuda.importlib.util, "find_spec", lambda name: name)  # any CuPy
     found = dict(doctor_cuda.cuda_probes())["CuPy"]()
     assert found.level == "optional"
     assert "is for CUDA 12, and torch for CUDA 13" in found.found
