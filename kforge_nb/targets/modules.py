@@ -9,7 +9,7 @@ from torch import fx
 
 from kforge_nb.targets.dataflow import Dataflow
 
-__all__ = ["find_modules", "module_class", "module_path"]
+__all__ = ["find_modules", "module_path"]
 
 _ALLOWED = {
     "cheap", "costly", "reduction", "row_norm", "channel_norm", "batch_norm", "loss", "pooling",
@@ -71,15 +71,6 @@ def module_path(nodes: Sequence[fx.Node]) -> str:
             same = [a for a, b in zip(common, stack, strict=False) if a == b]
             common = same
     return _readable(common[-1][1]) if common else ""
-
-
-def module_class(nodes: Sequence[fx.Node]) -> str:
-    """Class name of the innermost module around all nodes, or an empty string."""
-    path = module_path(nodes)
-    for _, found, kind in reversed(_stack(nodes[0])):
-        if _readable(found) == path:
-            return getattr(kind, "__name__", str(kind).rpartition(".")[2])
-    return ""
 
 
 def _readable(path: str) -> str:
