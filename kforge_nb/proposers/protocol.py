@@ -1,4 +1,4 @@
-"""The one protocol of all proposers: a request in, a candidate or a refusal out."""
+"""The one protocol of all proposers: a request in; a candidate, a refusal or a failure out."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Request:
     wherever they stand in the tree; one of them again would be refused. ``device`` holds plain
     facts (name, threads, isa, bandwidth_gbs). ``seed`` makes a proposer deterministic. ``index`` is
     the target's number in the run, and ``node`` the id that the node will have: what a proposal
-    costs is booked under both.
+    costs is booked under both. ``baseline_us`` is what eager takes for one call, where it is known.
     """
 
     target: Target
@@ -45,6 +45,7 @@ class Request:
     tried: frozenset[str] = frozenset()
     index: int = 0
     node: str = ""
+    baseline_us: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
