@@ -64,6 +64,7 @@ def build(store: Store, run: str, *, details: bool = True) -> dict[str, Any]:
         targets = store.targets(run, files=False)
         nodes = store.nodes(run, sources=details)
         costs, decisions, whole = store.costs(run), store.decisions(run), store.whole(run)
+        asked = _asked(store.calls(run)) if details else {}
     rows = [_node_row(n, scrub) for n in nodes]
     return {
         "schema": SCHEMA,
@@ -80,7 +81,7 @@ def build(store: Store, run: str, *, details: bool = True) -> dict[str, Any]:
         "workload": fit(clean(record["workload"], scrub), "workload"),
         "targets": [_target_row(t, rows, scrub) for t in targets],
         "nodes": rows,
-        "details": {n["id"]: _details(n, scrub) for n in nodes} if details else {},
+        "details": {n["id"]: _details(n, asked, scrub) for n in nodes} if details else {},
         "costs": [fit(clean(c, scrub), "cost") for c in costs],
         "decisions": [_decision_row(d, scrub) for d in decisions],
         "whole": [fit(clean(w, scrub), "wholeRow") for w in whole],
@@ -96,7 +97,7 @@ def details_of(store: Store, run: str, node: str) -> dict[str, Any]:
     Raises:
         StoreError: No such node.
     """
-    return _details(store.node(run, node), scrubber())
+    return _details(store.node(run, node), _asked(store.calls(run, node)), scrubber())
 
 
 def save(path: str | Path, data: Mapping[str, Any], *, redact: bool = False) -> Path:
@@ -216,12 +217,24 @@ def _node_row(node: Mapping[str, Any], scrub: Callable[[str], str]) -> dict[str,
     return dict(fit(clean(row, scrub), "node"))
 
 
-def _details(node: Mapping[str, Any], scrub: Callable[[str], str]) -> dict[str, Any]:
+def _asked(calls: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
+    """What a model was asked for each node, and the last thing that it answered."""
+    found: dict[str, dict[str, str]] = {}
+    for call in calls:
+        entry = found.setdefault(call["node"], {"prompt": call["sent"], "answer": ""})
+        entry["answer"] = call["answer"] or entry["answer"]
+    return found
+
+
+def _details(
+    node: Mapping[str, Any], asked: Mapping[str, Any], scrub: Callable[[str], str]
+) -> dict[str, Any]:
     evaluation, candidate = node["evaluation"], node["candidate"]
     keys = ("log", "errors", "timings", "resources", "mismatches", "seconds")
     found = {k: evaluation.get(k) for k in keys}
     found |= {k: evaluation.get(k) for k in ("bandwidth_gbs", "roofline_share", "repeatable")}
     found |= {k: candidate.get(k) for k in ("source", "plan")}
+    found |= asked.get(node["id"], {})
     return dict(fit(clean(found, scrub), "details"))
 
 

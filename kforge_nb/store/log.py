@@ -1,17 +1,18 @@
-"""What a run leaves behind beside its nodes: costs, events, decisions, whole-model rows."""
+"""What a run leaves behind beside its nodes: events, decisions, whole-model rows, bookings."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from kforge_nb.store.base import Base, insert
+from kforge_nb.store.base import insert
+from kforge_nb.store.calls import CallRecords
 from kforge_nb.store.records import dump, load, now
 
 __all__ = ["LogRecords"]
 
 
-class LogRecords(Base):
+class LogRecords(CallRecords):
     """Costs, events, decisions and other records of a run."""
 
     def add_cost(
@@ -33,14 +34,6 @@ class LogRecords(Base):
             columns |= {"tokens_in": tokens_in, "tokens_out": tokens_out}
             amounts = {"usd": usd, "seconds": float(seconds), "created": now()}
             insert(c, "costs", {**columns, **amounts})
-
-    def costs(self, run: str) -> list[dict[str, Any]]:
-        """All bookings in order, as in ``costs`` of the run document."""
-        return self._rows(
-            "SELECT target, node, calls, tokens_in, tokens_out, usd, seconds, created FROM costs "
-            "WHERE run = ? ORDER BY seq",
-            run,
-        )
 
     def add_event(self, run: str, kind: str, record: Mapping[str, Any] | None = None) -> int:
         """Append to the run's log; returns the event's number, which only ever grows."""

@@ -69,4 +69,20 @@ _FIRST = (
     ) STRICT""",
 )
 
-MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST,)
+_CALLS = (
+    "ALTER TABLE costs ADD COLUMN model TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE costs ADD COLUMN cached INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE costs ADD COLUMN reasoning INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE costs ADD COLUMN estimated INTEGER NOT NULL DEFAULT 0",
+    "ALTER TABLE costs ADD COLUMN prompt TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE costs ADD COLUMN purpose TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE costs ADD COLUMN state TEXT NOT NULL DEFAULT 'done'",
+    "ALTER TABLE costs ADD COLUMN problem TEXT NOT NULL DEFAULT ''",
+    "ALTER TABLE costs ADD COLUMN sent TEXT REFERENCES blobs(digest)",
+    "ALTER TABLE costs ADD COLUMN answer TEXT REFERENCES blobs(digest)",
+    "CREATE INDEX costs_sent ON costs (sent)",
+    "CREATE INDEX costs_answer ON costs (answer)",
+)
+"""Calls of language models: what was sent and answered, and how far a call came."""
+
+MIGRATIONS: tuple[tuple[str, ...], ...] = (_FIRST, _CALLS)

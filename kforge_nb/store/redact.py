@@ -58,6 +58,11 @@ _OPTIONS = frozenset(
         "engine",
         "seed",
         "top",
+        "parallel",
+        "max_tokens",
+        "temperature",
+        "price_in",
+        "price_out",
         "threads",
         "iterations",
         "workers",
@@ -110,7 +115,7 @@ def redacted(data: Mapping[str, Any]) -> dict[str, Any]:
     found |= {"name": "redacted", "state_reason": ""}
     found["options"] = {k: v for k, v in data["options"].items() if k in _OPTIONS and _own(v)}
     found["device"] = {k: v for k, v in data["device"].items() if k in _FACTS and _flat(v)}
-    found["progress"] = {**data["progress"], "phase": data["state"], "message": ""}
+    found["progress"] = {**data["progress"], "phase": data["state"], "message": "", "calls": []}
     workload = data["workload"]
     found["workload"] = {
         **workload,
@@ -123,6 +128,7 @@ def redacted(data: Mapping[str, Any]) -> dict[str, Any]:
     found["targets"] = [_target(t, modules) for t in data["targets"]]
     found["nodes"] = [_node(n) for n in data["nodes"]]
     found["details"] = {k: _details(d) for k, d in data["details"].items()}
+    found["costs"] = [{**c, "model": "", "problem": ""} for c in data["costs"]]
     found["decisions"] = [_decision(d) for d in data["decisions"]]
     found["whole"] = [_words(w, ("name", "rest", "against")) for w in data["whole"]]
     found["fidelity"] = _figures(data["fidelity"])
@@ -182,6 +188,8 @@ def _details(details: Mapping[str, Any]) -> dict[str, Any]:
         "source": "",
         "plan": {},
         "log": "",
+        "prompt": "",
+        "answer": "",
         "mismatches": [],
         "resources": _figures(details["resources"]),
         "errors": [

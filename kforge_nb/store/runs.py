@@ -136,7 +136,9 @@ class RunRecords(Base):
             c.execute("DELETE FROM runs WHERE id = ?", (run,))
             c.execute(
                 "DELETE FROM blobs WHERE digest NOT IN (SELECT source FROM nodes) "
-                "AND digest NOT IN (SELECT log FROM nodes)"
+                "AND digest NOT IN (SELECT log FROM nodes) "
+                "AND digest NOT IN (SELECT sent FROM costs WHERE sent IS NOT NULL) "
+                "AND digest NOT IN (SELECT answer FROM costs WHERE answer IS NOT NULL)"
             )
 
     def claim(self, run: str) -> None:

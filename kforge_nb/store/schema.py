@@ -20,11 +20,13 @@ from typing import Any
 from kforge_nb.errors import DocumentError
 from kforge_nb.store.clean import depth
 from kforge_nb.store.rules import Problem, problems
+from kforge_nb.store.upgrade import upgraded
 
 __all__ = ["SCHEMA", "fit", "schema", "validate"]
 
-SCHEMA = "kforge.run/1"
-_NUMBER = 1
+SCHEMA = "kforge.run/1.1"
+_NUMBER = (1, 1)
+_VERSION = re.compile(r"kforge\.run/([0-9]{1,6})(?:\.([0-9]{1,6}))?")
 _DEEPEST = 60
 _ERRORS = 50
 
@@ -38,10 +40,10 @@ def schema() -> dict[str, Any]:
 
 
 def validate(data: Any, where: str = "the run document") -> dict[str, Any]:
-    """The data itself, if it is a valid run document.
+    """The data in the newest schema, if it is a valid run document.
 
     Args:
-        data: Parsed JSON.
+        data: Parsed JSON; a document of an older schema gets what it could not say.
         where: What to call it in a message.
 
     Raises:
@@ -49,6 +51,7 @@ def validate(data: Any, where: str = "the run document") -> dict[str, Any]:
             schema says to upgrade.
     """
     _check_version(data, where)
+    data = upgraded(data)
     if depth(data, _DEEPEST) >= _DEEPEST:
         raise DocumentError(f"{where} is nested deeper than {_DEEPEST} levels; it was not read")
     found = list(islice(problems(data, schema()), _ERRORS))
@@ -75,14 +78,12 @@ def _check_version(data: Any, where: str) -> None:
     if not isinstance(data, dict):
         raise DocumentError(f"{where} must be a JSON object, not {_short(data)}")
     version = data.get("schema")
-    number = (
-        re.fullmatch(r"kforge\.run/([0-9]{1,6})", version) if isinstance(version, str) else None
-    )
+    number = _VERSION.fullmatch(version) if isinstance(version, str) else None
     if number is None:
         raise DocumentError(
             f"{where} is no run document: its schema must be {SCHEMA!r}, not {_short(version)}"
         )
-    if int(number[1]) > _NUMBER:
+    if (int(number[1]), int(number[2] or 0)) > _NUMBER:
         raise DocumentError(
             f"{where} was written by a newer kforge_nb (schema {version}; this one reads "
             f"{SCHEMA}); upgrade with `pip install -U kforge-nb`"

@@ -370,7 +370,7 @@ def example() -> dict:
         won = [r for r in rows if r["target"] == t["index"] and r["verdict"] == "accepted"]
         t["best"] = max(won, key=lambda r: r["speedup"])["id"] if won else None
     return {
-        "schema": "kforge.run/1",
+        "schema": "kforge.run/1.1",
         "id": "20260314-090000-5f3a1c",
         "name": "minilm",
         "state": "done",
@@ -408,6 +408,9 @@ def example() -> dict:
             "time_limit": 600,
             "eta_s": 0,
             "message": "2 of 4 targets replaced",
+            "paused": False,
+            "prompts": 0,
+            "calls": [],
         },
         "workload": {
             "wall_us": 40_980.0,
@@ -425,9 +428,17 @@ def example() -> dict:
                 "node": r["id"],
                 "calls": 0,
                 "tokens_in": 0,
+                "cached": 0,
                 "tokens_out": 0,
+                "reasoning": 0,
+                "estimated": False,
                 "usd": 0.0,
                 "seconds": r["seconds"],
+                "model": "",
+                "prompt": "",
+                "purpose": "",
+                "state": "done",
+                "problem": "",
                 "created": r["created"],
             }
             for r in rows

@@ -34,12 +34,13 @@ export type Verdict =
   | "wrapper"
   | "refused"
   | "weak_task";
+export type CallState = "done" | "open" | "lost";
 
 /**
  * One optimize run: targets, trees, costs and decisions. File, MIME output and widget trait are this.
  */
 export interface RunDocument {
-  schema: "kforge.run/1";
+  schema: "kforge.run/1.1";
   id: string;
   name: string;
   state: State;
@@ -95,6 +96,23 @@ export interface Progress {
   time_limit: Figure;
   eta_s: Figure;
   message: string;
+  paused: boolean;
+  prompts: Count;
+  /**
+   * @maxItems 256
+   */
+  calls: Call[];
+}
+/**
+ * A call of a language model that is under way, with the tokens that have arrived.
+ */
+export interface Call {
+  target: Count;
+  node: string;
+  model: string;
+  tokens: Count;
+  tokens_per_s: Figure;
+  seconds: Figure;
 }
 export interface Workload {
   wall_us: Figure;
@@ -219,6 +237,14 @@ export interface Details {
   bandwidth_gbs?: Figure;
   roofline_share?: Figure;
   repeatable?: boolean | null;
+  /**
+   * What a language model was asked for this node; empty for other proposers.
+   */
+  prompt?: string;
+  /**
+   * What it answered, as it came.
+   */
+  answer?: string;
 }
 export interface ErrorFigure {
   output: string;
@@ -244,14 +270,31 @@ export interface Timing {
    */
   against_samples_us: Figure[];
 }
+/**
+ * What a proposal cost. An open or lost call stands with the most that it may have cost.
+ */
 export interface Cost {
   target: Count | null;
   node: NodeId | null;
   calls: Count;
   tokens_in: Count;
+  cached: Count;
   tokens_out: Count;
+  reasoning: Count;
+  /**
+   * Whether the tokens were counted here because the endpoint did not tell.
+   */
+  estimated: boolean;
   usd: Figure;
   seconds: Figure;
+  model: string;
+  /**
+   * Version of the prompt.
+   */
+  prompt: string;
+  purpose: string;
+  state: CallState;
+  problem: string;
   created: Time;
 }
 export interface Decision {
