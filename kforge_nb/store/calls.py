@@ -16,8 +16,8 @@ from kforge_nb.store.records import now
 __all__ = ["CallRecords"]
 
 _SHOWN = (
-    "target, node, calls, tokens_in, cached, tokens_out, reasoning, estimated, usd, seconds, "
-    "model, prompt, purpose, state, problem, created"
+    "target, node, calls, tokens_in, tokens_cached, tokens_out, tokens_reasoning, estimated, "
+    "usd, seconds, model, prompt, purpose, state, problem, created"
 )
 LOST = "the process ended before the answer came; the call may have been paid for"
 
@@ -66,9 +66,9 @@ class CallRecords(Base):
         usd: float,
         seconds: float,
         tokens_in: int = 0,
-        cached: int = 0,
+        tokens_cached: int = 0,
         tokens_out: int = 0,
-        reasoning: int = 0,
+        tokens_reasoning: int = 0,
         estimated: bool = False,
         model: str | None = None,
         answer: str = "",
@@ -80,8 +80,9 @@ class CallRecords(Base):
             StoreError: There is no such call, or it has ended before.
         """
         columns: dict[str, Any] = {"usd": float(usd), "seconds": float(seconds), "state": "done"}
-        columns |= {"tokens_in": tokens_in, "cached": cached, "tokens_out": tokens_out}
-        columns |= {"reasoning": reasoning, "estimated": int(estimated), "problem": problem}
+        columns |= {"tokens_in": tokens_in, "tokens_cached": tokens_cached}
+        columns |= {"tokens_out": tokens_out, "tokens_reasoning": tokens_reasoning}
+        columns |= {"estimated": int(estimated), "problem": problem}
         if model:
             columns["model"] = model
         missing = f"no open call {number}"

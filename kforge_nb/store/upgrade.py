@@ -12,8 +12,8 @@ from typing import Any
 __all__ = ["upgraded"]
 
 _NO_CALL = {
-    "cached": 0, "reasoning": 0, "estimated": False, "model": "", "prompt": "", "purpose": "",
-    "state": "done", "problem": "",
+    "tokens_cached": 0, "tokens_reasoning": 0, "estimated": False, "model": "", "prompt": "",
+    "purpose": "", "state": "done", "problem": "",
 }  # fmt: skip
 _NOTHING_ASKED: dict[str, Any] = {"paused": False, "prompts": 0, "calls": []}
 

@@ -12,7 +12,7 @@ from kforge_nb.store.migrations import MIGRATIONS
 from tests.store.filling import fill, put_node
 
 CALL = {"target": 0, "model": "m", "prompt": "v1", "text": "write a kernel", "worst_usd": 0.5}
-ANSWER = {"usd": 0.02, "seconds": 1.5, "tokens_in": 100, "cached": 60, "tokens_out": 40}
+ANSWER = {"usd": 0.02, "seconds": 1.5, "tokens_in": 100, "tokens_cached": 60, "tokens_out": 40}
 
 
 @pytest.fixture
@@ -32,11 +32,11 @@ def test_an_open_call_counts_at_its_worst(store, run):
 def test_an_ended_call_holds_what_it_cost(store, run):
     """After the answer the row has the real price and every kind of token."""
     number = store.begin_call(run, node="0.90", **CALL)
-    store.end_call(number, **ANSWER, reasoning=7, estimated=True, model="m-2", answer="text")
+    store.end_call(number, **ANSWER, tokens_reasoning=7, estimated=True, model="m-2", answer="text")
 
     last = store.costs(run)[-1]
     assert last["usd"] == 0.02
-    assert (last["tokens_in"], last["cached"], last["tokens_out"], last["reasoning"]) == (
+    assert (last["tokens_in"], last["tokens_cached"], last["tokens_out"], last["tokens_reasoning"]) == (
         100, 60, 40, 7,
     )  # fmt: skip
     assert (last["model"], last["estimated"], last["state"]) == ("m-2", True, "done")
@@ -135,7 +135,15 @@ def test_a_document_of_version_1_is_read_as_one_of_today(tmp_path, example):
     for key in ("paused", "prompts", "calls"):
         del old["progress"][key]
     for cost in old["costs"]:
-        for key in ("cached", "reasoning", "estimated", "model", "prompt", "purpose", "state"):
+        for key in (
+            "tokens_cached",
+            "tokens_reasoning",
+            "estimated",
+            "model",
+            "prompt",
+            "purpose",
+            "state",
+        ):
             del cost[key]
         del cost["problem"]
     path = tmp_path / "old.kforge.json"

@@ -278,9 +278,9 @@ export interface Cost {
   node: NodeId | null;
   calls: Count;
   tokens_in: Count;
-  cached: Count;
+  tokens_cached: Count;
   tokens_out: Count;
-  reasoning: Count;
+  tokens_reasoning: Count;
   /**
    * Whether the tokens were counted here because the endpoint did not tell.
    */
