@@ -23,6 +23,7 @@ from benchmarks.timing import Comparison
 
 __all__ = [
     "add_json_option",
+    "commit",
     "compare_row",
     "device_facts",
     "make_report",
@@ -73,7 +74,7 @@ def device_facts() -> dict[str, Any]:
     return facts
 
 
-def _commit() -> str:
+def commit() -> str:
     """Commit of this checkout with ``+`` where files differ from it; ``unknown`` without git."""
     here = Path(__file__).resolve().parent
     try:
@@ -112,7 +113,7 @@ def make_report(benchmark: str, rows: list[Row], **more: Any) -> dict[str, Any]:
     return {
         "benchmark": benchmark,
         "command": f"python -m benchmarks.{benchmark} {' '.join(words)}".strip(),
-        "commit": _commit(),
+        "commit": commit(),
         "date": dt.datetime.now(dt.UTC).isoformat(timespec="seconds"),
         "device": device_facts(),
         "versions": _versions(),

@@ -45,11 +45,15 @@ class LoadedCandidate(IsolatedCandidate):
 
     def load(self) -> bool:
         """Load and bind; True if the strict system-call filter holds."""
-        call = self._resolved.calls[0]
-        strict = self.runner.load(call.name)
-        bindings = [self._binding(arg) for arg in call.args]
-        self.runner.bind(self._timed.layout.stride, self._timed.slots, bindings)
+        strict = self.runner.load(self._resolved.calls[0].name)
+        self.bind()
         return strict
+
+    def bind(self, resolved: ResolvedPlan | None = None, slots: int | None = None) -> None:
+        """Say (again) what the arguments are: of another plan, or with the first slots alone."""
+        self._resolved = resolved or self._resolved
+        bindings = [self._binding(arg) for arg in self._resolved.calls[0].args]
+        self.runner.bind(self._timed.layout.stride, slots or self._timed.slots, bindings)
 
     def _binding(self, arg: Arg) -> Binding:
         if arg[0] == "input":

@@ -1,0 +1,164 @@
+"""How often the judge is wrong, how long it takes, and whether it leaves anything behind.
+
+Three kinds of pairs go through the whole judge again and again (:mod:`benchmarks.judge_twins`): a
+kernel against itself, against a twin that it is 3% slower than, and against one that it is 5%
+faster than. Every pair is one line of the file given to ``--append``, so 200 pairs may be taken in
+pieces, on another day, or be ended at any moment::
+
+    python -m benchmarks.judge --append pairs.jsonl --seconds 600     # as often as wanted
+    python -m benchmarks.judge --append pairs.jsonl --pairs 0 --json  # the rates so far
+
+The exit status is 1 where one of the bars of ``BARS`` is missed by the pairs there are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from benchmarks.judge_leaks import leak_rows
+from benchmarks.judge_rates import BARS, missed, rate_rows
+from benchmarks.judge_stages import stage_rows
+from benchmarks.judge_twins import KERNELS, TWINS, Calibrated, TwinJudge, candidate, target
+from benchmarks.report import add_json_option, commit, make_report, write_report
+from kforge_nb.judge.bench import Bench
+from kforge_nb.settings import Settings
+
+__all__ = ["main"]
+
+_ORDER = tuple((kind, name, threads) for threads in (1, 2) for name in KERNELS for kind in TWINS)
+Record = dict[str, Any]
+
+
+def read_pairs(path: Path | None) -> list[Record]:
+    """The pairs of a file of lines; none where it does not exist."""
+    if path is None or not path.exists():
+        return []
+    return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+
+
+def _next(done: list[Record]) -> Iterator[tuple[str, str, int]]:
+    """What to judge next: whatever was judged least, again and again."""
+    counts = dict.fromkeys(_ORDER, 0)
+    for row in done:
+        key = (row["kind"], row["kernel"], row["threads"])
+        counts[key] = counts.get(key, 0) + 1
+    while True:
+        key = min(_ORDER, key=lambda entry: counts[entry])
+        counts[key] += 1
+        yield key
+
+
+class _Benches:
+    """Judges and benches by threads and kernel, made when they are first needed."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._judges: dict[int, TwinJudge] = {}
+        self._open: dict[tuple[str, int], tuple[Bench, Calibrated]] = {}
+
+    def get(self, name: str, threads: int) -> tuple[TwinJudge, Bench, Calibrated]:
+        if threads not in self._judges:
+            self._judges[threads] = TwinJudge(Settings(threads=threads), self._folder)
+        judge = self._judges[threads]
+        if (name, threads) not in self._open:
+            made = target(KERNELS[name])
+            bench = judge.open(made)
+            found = judge.cpu.calibrate(made, KERNELS[name], bench._slots)
+            self._open[name, threads] = (bench, found)
+        return judge, *self._open[name, threads]
+
+    def close(self) -> None:
+        for judge in self._judges.values():
+            judge.close()
+
+
+def _judge_pair(benches: _Benches, kind: str, name: str, threads: int) -> Record:
+    """One pair through ``Bench.confirm``."""
+    judge, bench, calibrated = benches.get(name, threads)
+    kernel, ratio = KERNELS[name], TWINS[kind]
+    ours = candidate(kernel, calibrated.more(1 / ratio) if ratio < 1 else 0)
+    twin = candidate(kernel, calibrated.more(ratio) if ratio > 1 else 0)
+    judge.cpu.twin, judge.cpu.sessions = (bench.target, twin), []
+    start = time.perf_counter()
+    found = bench.confirm(ours)
+    seconds = time.perf_counter() - start
+    timing = found.against("eager")
+    return {
+        "kind": kind,
+        "kernel": name,
+        "threads": threads,
+        "verdict": str(found.verdict),
+        "ratio": timing and timing.ratio,
+        "low": timing and timing.low,
+        "high": timing and timing.high,
+        "n": timing.n if timing else 0,
+        "reason": found.reason,
+        "seconds": round(seconds, 2),
+        "timing_seconds": round(found.seconds.get("timing", 0.0), 2),
+        "call_us": round(calibrated.seconds * 1e6, 1),
+        "foreign": round(max((s.foreign for s in judge.cpu.sessions), default=0.0), 3),
+        "date": time.strftime("%Y-%m-%dT%H:%M:%S"),
+        "commit": commit(),
+        "samples_us": [
+            [
+                [float(f"{1e6 * a:.6g}"), float(f"{1e6 * b:.6g}")]
+                for a, b in zip(s.ours, s.against, strict=True)
+            ]
+            for s in judge.cpu.sessions
+        ],
+    }
+
+
+def _judge_pairs(options: argparse.Namespace, done: list[Record]) -> None:
+    """New pairs until there are enough of them, or time is up."""
+    path = Path(options.append) if options.append else None
+    deadline = time.monotonic() + options.seconds
+    with tempfile.TemporaryDirectory(prefix="kforge-bench-") as folder:
+        benches = _Benches(Path(folder))
+        try:
+            for _, (kind, name, threads) in zip(range(options.pairs), _next(done), strict=False):
+                if time.monotonic() > deadline:
+                    break
+                row = _judge_pair(benches, kind, name, threads)
+                done.append(row)
+                if path is not None:
+                    with path.open("a") as file:
+                        file.write(json.dumps(row) + "\n")
+                words = f"{kind:7} {name:18} {threads} thread(s) {row['seconds']:5.1f} s"
+                print(f"{words}  {row['verdict']}: {row['reason']}", file=sys.stderr, flush=True)
+        finally:
+            benches.close()
+
+
+def main() -> int:
+    """Judge pairs, print the rates; the exit status says whether the bars are met."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
+    parser.add_argument("--pairs", type=int, default=12, help="new pairs at most, default 12")
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin no pair after so long")
+    parser.add_argument("--append", metavar="FILE", help="lines of pairs: read, and added to")
+    parser.add_argument("--stages", action="store_true", help="seconds of each stage too")
+    parser.add_argument("--leaks", type=int, default=0, metavar="N", help="N candidates in a row")
+    add_json_option(parser)
+    options = parser.parse_args()
+    done = read_pairs(Path(options.append) if options.append else None)
+    _judge_pairs(options, done)
+    rows = rate_rows(done)
+    if options.stages:
+        rows += stage_rows()
+    if options.leaks:
+        rows += leak_rows(options.leaks)
+    failures = missed(rows)
+    notes = [f"bar: {bar.words}" for bar in BARS] + [f"missed: {words}" for words in failures]
+    write_report(make_report("judge", rows, notes=notes), options.json)
+    return 1 if failures else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
