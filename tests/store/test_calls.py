@@ -36,9 +36,8 @@ def test_an_ended_call_holds_what_it_cost(store, run):
 
     last = store.costs(run)[-1]
     assert last["usd"] == 0.02
-    assert (last["tokens_in"], last["tokens_cached"], last["tokens_out"], last["tokens_reasoning"]) == (
-        100, 60, 40, 7,
-    )  # fmt: skip
+    kinds = ("tokens_in", "tokens_cached", "tokens_out", "tokens_reasoning")
+    assert [last[kind] for kind in kinds] == [100, 60, 40, 7]
     assert (last["model"], last["estimated"], last["state"]) == ("m-2", True, "done")
     (call,) = store.calls(run)
     assert (call["sent"], call["answer"]) == ("write a kernel", "text")
