@@ -1,18 +1,18 @@
 """Recipes against eager and torch.compile, operator by operator, held to the head-room table.
 
 ``python -m benchmarks.cpu_ops [--json [FILE]] [--ops WORD ...] [--threads 1 2] [--seconds S]
-[--processes N]``
+[--processes N] [--tries N]``
 
 Each operator and thread count runs in children of its own, one after the other, with allocator
 settings under which freed blocks are kept: all sides allocate their output in every call. Where a
 process happens to lie in memory changes its times, eager's up to twofold, so the rounds of several
-processes are taken together. Ours is the first draft of the recipes proposer for the operator's
-target, called through ctypes; eager and torch.compile are called from Python. Rounds are
-interleaved in random order. A copy of as many bytes as the operator reads and writes is timed
-beside them: what moves its bytes as fast has nothing left to win. A child counts what other
-processes took of the machine meanwhile; where that is more than a tenth of a CPU, the row says so
-and does not decide. Exit status 1: on a quiet machine an operator stays below 0.9 of the table, or
-below eager.
+processes are taken together. Ours is the operator's recipe, called through ctypes, with parameters
+that a process before these picked among a few (see ``cpu_op_tuning``), as a run's search does;
+eager and torch.compile are called from Python. Rounds are interleaved in random order. A copy of as
+many bytes as the operator reads and writes is timed beside them: what moves its bytes as fast has
+nothing left to win. A child counts what other processes took of the machine meanwhile; where that
+is more than a tenth of a CPU, the row says so and does not decide. Exit status 1: on a quiet
+machine an operator stays below 0.9 of the table, or below eager.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.cpu_op_cases import CASES, Case, make_target
+from benchmarks.cpu_op_tuning import emit, pick
 from benchmarks.report import (
     add_json_option,
     compare_row,
@@ -49,22 +50,6 @@ __all__ = ["main"]
 WANTED = 0.9
 QUIET = 0.1
 _MARK = "RESULT "
-
-
-def first_draft(target: Target) -> Candidate:
-    """The recipes proposer's first draft.
-
-    Raises:
-        RuntimeError: it refuses the target.
-    """
-    from kforge_nb.candidates.candidate import Candidate
-    from kforge_nb.proposers.protocol import Request
-    from kforge_nb.proposers.recipes import RecipeProposer
-
-    answer = RecipeProposer().propose(Request(target, "draft"))
-    if not isinstance(answer, Candidate):
-        raise RuntimeError(f"no recipe for {target.name}: {answer.reason}")  # noqa: TRY004
-    return answer
 
 
 def launcher(
@@ -108,15 +93,41 @@ def launcher(
     return call
 
 
-def run_case(case: Case, threads: int, seconds: float, against: list[str]) -> dict[str, Any]:
-    """Time one operator in this process; plain JSON."""
+def tune_case(case: Case, threads: int, seconds: float, tries: int) -> dict[str, Any]:
+    """The recipe's parameters for one operator, picked in this process; plain JSON."""
+    import torch
+
+    fn, inputs = _begin(case, threads)
+    target = make_target(fn, inputs, case.name)
+    want = fn(*inputs)
+
+    def build(candidate: Candidate, folder: Path) -> Callable[[], Any]:
+        ours = launcher(candidate, target, threads, folder)
+        torch.testing.assert_close(ours(*inputs), want, rtol=2e-2, atol=2e-2)
+        return _bound(ours, inputs)
+
+    with torch.no_grad():
+        return {"params": pick(target, build, tries, seconds)}
+
+
+def _begin(case: Case, threads: int) -> tuple[Callable[..., Any], list[Any]]:
+    """The operator and its inputs, the same in every process."""
     import torch
 
     torch.manual_seed(0)
     torch.set_num_threads(threads)
-    fn, inputs = case.build()
+    return case.build()
+
+
+def run_case(
+    case: Case, threads: int, seconds: float, against: list[str], params: dict[str, Any]
+) -> dict[str, Any]:
+    """Time one operator in this process; plain JSON."""
+    import torch
+
+    fn, inputs = _begin(case, threads)
     target = make_target(fn, inputs, case.name)
-    candidate = first_draft(target)
+    candidate = emit(target, params)
     with tempfile.TemporaryDirectory() as folder, torch.no_grad():
         ours = launcher(candidate, target, threads, Path(folder))
         sides: dict[str, Callable[..., Any]] = {"ours": ours, "eager": fn}
@@ -154,10 +165,10 @@ def _origin(candidate: Candidate) -> dict[str, Any]:
     return {"recipe": candidate.origin.get("recipe"), "params": candidate.origin.get("params")}
 
 
-def _child(case: Case, threads: int, seconds: float, against: list[str]) -> dict[str, Any]:
-    """Run :func:`run_case` in a fresh process with the allocator settings."""
-    command = [sys.executable, "-m", "benchmarks.cpu_ops", "--child", case.name]
-    command += ["--threads", str(threads), "--seconds", str(seconds), "--against", *against]
+def _child(case: Case, threads: int, **request: Any) -> dict[str, Any]:
+    """Do one request (``tries`` or ``params``) in a fresh process with the allocator settings."""
+    command = [sys.executable, "-m", "benchmarks.cpu_ops", "--child"]
+    command.append(json.dumps({"case": case.name, "threads": threads, **request}))
     done = subprocess.run(
         command,
         env=allocator_environment(threads),
@@ -172,11 +183,20 @@ def _child(case: Case, threads: int, seconds: float, against: list[str]) -> dict
     raise RuntimeError(f"{case.name} with {threads} threads failed:\n{done.stderr[-2000:]}")
 
 
+def _answer(text: str) -> dict[str, Any]:
+    """What a child was asked for."""
+    request = json.loads(text)
+    case = next(c for c in CASES if c.name == request.pop("case"))
+    return tune_case(case, **request) if "tries" in request else run_case(case, **request)
+
+
 def _children(
-    case: Case, threads: int, seconds: float, against: list[str], processes: int
+    case: Case, threads: int, seconds: float, against: list[str], processes: int, tries: int
 ) -> dict[str, Any]:
     """The rounds of several processes together, and the busiest moment of any."""
-    found = [_child(case, threads, seconds / processes, against) for _ in range(processes)]
+    picked = _child(case, threads, seconds=seconds / 4, tries=tries)["params"]
+    request = {"seconds": seconds / processes, "against": against, "params": picked}
+    found = [_child(case, threads, **request) for _ in range(processes)]
     names = found[0]["samples"]
     return {
         **found[0],
@@ -230,6 +250,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--threads", nargs="*", type=int, default=[1, 2], choices=[1, 2])
     parser.add_argument("--seconds", type=float, default=4.0, help="timing of one operator")
     parser.add_argument("--processes", type=int, default=3, help="that share this time")
+    parser.add_argument("--tries", type=int, default=16, help="parameter sets of a recipe")
     parser.add_argument("--against", nargs="*", default=["eager", "compile"])
     parser.add_argument("--child", help=argparse.SUPPRESS)
     return parser.parse_args()
@@ -239,9 +260,7 @@ def main() -> int:
     """Run the benchmark; the exit status says whether the table is reached."""
     options = _options()
     if options.child:
-        case = next(c for c in CASES if c.name == options.child)
-        found = run_case(case, options.threads[0], options.seconds, options.against)
-        sys.stdout.write(f"{_MARK}{json.dumps(found)}\n")
+        sys.stdout.write(f"{_MARK}{json.dumps(_answer(options.child))}\n")
         return 0
     rows: list[dict[str, Any]] = []
     short: list[str] = []
@@ -250,7 +269,14 @@ def main() -> int:
         if options.ops and not any(word in case.name for word in options.ops):
             continue
         for threads in options.threads:
-            found = _children(case, threads, options.seconds, options.against, options.processes)
+            found = _children(
+                case,
+                threads,
+                options.seconds,
+                options.against,
+                options.processes,
+                options.tries,
+            )
             new, good = _rows(case, threads, found)
             rows += new
             if not good:

@@ -24,6 +24,7 @@ from benchmarks.gpu_op_added import ALL, least_bytes
 from benchmarks.gpu_op_cases import Case, make_target
 from benchmarks.gpu_ops_ahead import quiet_choice
 from benchmarks.gpu_timing import Flush, against, capture, quick_us, rounds
+from benchmarks.parameter_sets import mixtures, single_changes
 from kforge_nb.candidates.plan import validate
 from kforge_nb.candidates.recipes.cuda import cuda_families
 from kforge_nb.candidates.recipes.family import default_params
@@ -130,7 +131,7 @@ class Bench:
         found = self._all(family, match, sets)
         good = [(t, p) for t, p in found if isinstance(t, Try)]
         start = good[0][0].us if good and good[0][1] == sets[0] else float("inf")
-        more = _mixtures(sets[0], [(t.us, p) for t, p in good], start)
+        more = mixtures(sets[0], [(t.us, p) for t, p in good], start)
         found += self._all(family, match, more)
         good = [(t, p) for t, p in found if isinstance(t, Try)]
         if good:
@@ -214,35 +215,6 @@ def matches(target: Any) -> list[tuple[Any, Any]]:
     """The CUDA families that take the target, in the order in which they are asked."""
     found = [(family, family.match(target)) for family in cuda_families()]
     return [(family, match) for family, match in found if match is not None]
-
-
-def single_changes(
-    family: Any, match: Any, start: dict[str, Any] | None = None
-) -> list[dict[str, Any]]:
-    """A set (the best guess), then every set that differs from it in one parameter."""
-    start = start or default_params(family, match)
-    values = family.parameters(match)
-    changed = ({**start, name: v} for name, options in values.items() for v in options)
-    return [start, *(params for params in changed if params != start)]
-
-
-def _mixtures(
-    start: dict[str, Any], timed: list[tuple[float, dict[str, Any]]], us: float
-) -> list[dict[str, Any]]:
-    """Sets with several of the changes that gained, at most eight."""
-    gains: dict[str, tuple[float, Any]] = {}
-    for found, params in timed:
-        for name, value in params.items():
-            best = gains.get(name, (us * 0.995, None))[0]
-            if value != start[name] and found < best:
-                gains[name] = (found, value)
-    ranked = sorted(gains, key=lambda name: gains[name][0])
-    mixed = [
-        {**start, **{name: gains[name][1] for name in ranked[:count]}}
-        for count in range(2, len(ranked) + 1)
-    ]
-    mixed += [{**start, **{n: gains[n][1] for n in (ranked[0], other)}} for other in ranked[2:]]
-    return mixed[:8]
 
 
 def build_ahead(family: Any, match: Any, sets: list[dict[str, Any]], cache: Path) -> None:

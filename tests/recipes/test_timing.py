@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from benchmarks import cpu_ops
-from benchmarks.cpu_op_cases import CASES
+from benchmarks import cpu_op_tuning, cpu_ops
+from benchmarks.cpu_op_cases import CASES, make_target
 from benchmarks.cpu_ops import _rows
 from benchmarks.report import compare_row, make_report, measure_row, write_report
 from benchmarks.timing import Comparison, Watch, allocator_environment, compare, interleave
@@ -75,16 +75,42 @@ def test_rounds_of_several_processes_are_taken_together(monkeypatch: pytest.Monk
     """One process that lies badly in memory does not decide, and the busiest one is told."""
     asked: list[float] = []
 
-    def child(case: object, threads: int, seconds: float, against: list[str]) -> dict[str, object]:
-        asked.append(seconds)
+    def child(case: object, threads: int, **request: object) -> dict[str, object]:
+        if "tries" in request:
+            return {"params": {"unroll": 2}}
+        assert request["params"] == {"unroll": 2}
+        asked.append(request["seconds"])
         return _found(float(len(asked)), 0.1 * len(asked))
 
     monkeypatch.setattr(cpu_ops, "_child", child)
-    found = cpu_ops._children(CASES[0], 1, 6.0, ["eager"], 3)
+    found = cpu_ops._children(CASES[0], 1, 6.0, ["eager"], 3, 5)
     assert asked == [2.0, 2.0, 2.0]
     assert found["samples"]["eager"] == [1.0] * 9 + [2.0] * 9 + [3.0] * 9
     assert len(found["samples"]["ours"]) == len(found["samples"]["copy"]) == 27
     assert found["foreign"] == pytest.approx(0.3)
+
+
+def test_the_picked_parameters_are_the_quickest_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two changes that each gain are tried together, and the quickest of all sets is picked."""
+    built: list[dict[str, object]] = []
+
+    def launch(candidate: object, folder: Path) -> object:
+        params = candidate.origin["params"]
+        built.append(params)
+        cost = 8.0 - 2.0 * (params["ahead"] == 2) - 1.0 * (params["unroll"] == 8)
+        return lambda: cost
+
+    def timed(calls: dict[str, object], **_: object) -> dict[str, list[float]]:
+        return {name: [call() for _ in range(3)] for name, call in calls.items()}
+
+    monkeypatch.setattr(cpu_op_tuning, "interleave", timed)
+    fn, inputs = next(c for c in CASES if c.name.startswith("layer norm")).build()
+    target = make_target(fn, inputs, "layer norm")
+    picked = cpu_op_tuning.pick(target, launch, 20, 0.0)
+    assert (picked["ahead"], picked["unroll"]) == (2, 8)
+    start = built[0]
+    assert picked == {**start, "ahead": 2, "unroll": 8}
+    assert cpu_op_tuning.pick(target, launch, 1, 0.0) == start
 
 
 def test_never_below_eager_even_where_the_table_is() -> None:
