@@ -7,7 +7,6 @@ comes from the operating system and is not kept.
 from __future__ import annotations
 
 import re
-import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,6 +16,7 @@ from torch import fx
 from kforge_nb.errors import BadInput
 from kforge_nb.judge.correctness import Expected, Terms, check_output, expect
 from kforge_nb.judge.draws import HARD_SETS, hard_set, redraw
+from kforge_nb.judge.nearby import nearby_errors, secret_generator
 from kforge_nb.targets.float64 import reference
 from kforge_nb.targets.target import Target
 
@@ -24,10 +24,11 @@ __all__ = ["Case", "build_cases", "make_case", "moved", "secret_generator", "wea
 
 MEMORY_LIMIT = 768 << 20
 _CAPTURED, _REDRAWN = 2, 2
-_ALWAYS = 3  # hard sets that are kept however large the tensors are
+_ALWAYS = 4  # hard sets that are kept however large the tensors are
 _SUMMING = re.compile(
     r"softmax|norm|sum|mean|var|std|prod|matmul|mm|linear|conv|einsum|entropy|loss|pool|attention"
 )
+_LARGEST = 1e4
 _EQUAL = frozenset({"impulses", "zeros"})
 _MAY_BE_INFINITE = frozenset({"specials", "negative infinities"})
 
@@ -71,11 +72,6 @@ def moved(tensor: torch.Tensor, device: str | torch.device) -> torch.Tensor:
     return flat.as_strided(tensor.shape, tensor.stride())
 
 
-def secret_generator(device: str = "cpu") -> torch.Generator:
-    """A generator on a device whose seed nobody knows."""
-    return torch.Generator(device).manual_seed(secrets.randbits(63))
-
-
 def make_case(
     graph: fx.GraphModule, name: str, inputs: Sequence[torch.Tensor], exact_on: str | None = None
 ) -> Case:
@@ -87,13 +83,16 @@ def make_case(
     with torch.no_grad():
         result = graph(*inputs)
         eager = [result] if isinstance(result, torch.Tensor) else list(result)
+        beside = nearby_errors(graph, inputs, eager)
         if exact_on is not None:
             inputs = [moved(t, exact_on) for t in inputs]
             eager = [moved(t, exact_on) for t in eager]
         exact = reference(graph, inputs)
-    terms = Terms(_summands(graph, inputs, eager), _condition(inputs), name in _EQUAL)
-    pairs = zip(exact, eager, strict=True)
-    return Case(name, list(inputs), [expect(high, low, terms) for high, low in pairs])
+    terms = Terms(
+        _summands(graph, inputs, eager), _condition(inputs), name in _EQUAL, _size(inputs)
+    )
+    rows = zip(exact, eager, beside, strict=True)
+    return Case(name, list(inputs), [expect(high, low, terms, near) for high, low, near in rows])
 
 
 def _summands(
@@ -125,6 +124,15 @@ def _condition(inputs: Sequence[torch.Tensor]) -> float:
     size, spread = rows.square().mean(-1).sqrt(), rows.std(-1, correction=0)
     shares = (size / spread)[torch.isfinite(size) & (spread > 0)]
     return min(1e4, max(1.0, float(shares.median()))) if shares.numel() else 1.0
+
+
+def _size(inputs: Sequence[torch.Tensor]) -> float:
+    """The largest finite value of the largest input; what masks hold counts as ten thousand."""
+    floats = [t for t in inputs if t.is_floating_point() and t.numel() > 0]
+    if not floats:
+        return 0.0
+    values = max(floats, key=torch.Tensor.numel).abs()
+    return min(_LARGEST, float(torch.nan_to_num(values, 0.0, 0.0, 0.0).max()))
 
 
 def build_cases(

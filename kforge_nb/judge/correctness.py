@@ -6,7 +6,8 @@ arithmetic's precision at the scale of the row. Eager's error in a row is the wo
 what eager's errors are in nearly all rows in proportion to their scale, or what they are in nearly
 all rows of the same plane (the last two dimensions), whichever is most: eager must not set a budget
 by luck, and a row that an activation cut down to little still comes from numbers of its plane's
-size. Where the target sums ``n`` numbers, their sum may be taken in any
+size. For the same reason, where elements stand alone among zeros, eager's error also on inputs
+close by counts (:mod:`kforge_nb.judge.nearby`). Where the target sums ``n`` numbers, their sum may be taken in any
 order, one by one if need be: ``SUM * sqrt(n)`` more units, times how much larger the numbers are
 than their spread (``Terms``). An approximation, a lower precision or a dropped term is far outside.
 NaNs and infinities must stand where eager has them, integers and booleans must be equal.
@@ -29,6 +30,7 @@ FACTOR = 4.0
 ULPS = 8.0
 SUM = 4.0
 _SHOWN = 4
+_EXACT = 16.0
 _QUANTILE_LIMIT = 16_000_000
 
 
@@ -37,11 +39,13 @@ class Terms:
     """What makes an honest sum inexact: how many numbers, and their size over their spread.
 
     ``equal``: nearly all numbers are the same, so that rounding goes the same way every time.
+    ``size``: of the inputs' largest values; float64 itself is only exact to that scale's last bits.
     """
 
     summands: int = 0
     condition: float = 1.0
     equal: bool = False
+    size: float = 0.0
 
     @property
     def units(self) -> float:
@@ -89,8 +93,17 @@ class OutputCheck:
     excess: float = 1.0
 
 
-def expect(reference: torch.Tensor, eager: torch.Tensor, terms: Terms = Terms()) -> Expected:
-    """Work out the budget of one output from its exact value and eager's value."""
+def expect(
+    reference: torch.Tensor,
+    eager: torch.Tensor,
+    terms: Terms = Terms(),
+    nearby: torch.Tensor | None = None,
+) -> Expected:
+    """Work out the budget of one output from its exact value and eager's value.
+
+    ``nearby``: eager's largest errors on inputs close by, where an element has no others of its
+    kind around it to say what eager's error is.
+    """
     if not eager.is_floating_point():
         return Expected(reference, eager.contiguous(), None, None, 0.0, 0.0)
     eager = eager.contiguous()
@@ -102,7 +115,8 @@ def expect(reference: torch.Tensor, eager: torch.Tensor, terms: Terms = Terms())
     if special is not None:
         error = torch.where(finite, error, 0.0)
         magnitude = torch.where(finite, magnitude, 0.0)
-    tolerance = _tolerance(error, magnitude, eager.dtype, terms)
+    usual = error if nearby is None else torch.maximum(error, nearby.to(error.device))
+    tolerance = _tolerance(usual, magnitude, eager.dtype, terms, alone=nearby is not None)
     scale = _scale(magnitude)
     return Expected(
         exact,
@@ -115,7 +129,12 @@ def expect(reference: torch.Tensor, eager: torch.Tensor, terms: Terms = Terms())
 
 
 def _tolerance(
-    error: torch.Tensor, magnitude: torch.Tensor, dtype: torch.dtype, terms: Terms
+    error: torch.Tensor,
+    magnitude: torch.Tensor,
+    dtype: torch.dtype,
+    terms: Terms,
+    *,
+    alone: bool = False,
 ) -> torch.Tensor:
     info = torch.finfo(dtype)
     work = torch.finfo(torch.float64 if dtype is torch.float64 else torch.float32).eps
@@ -124,12 +143,14 @@ def _tolerance(
     else:
         worst = error.amax(-1, keepdim=True)
         row = magnitude.square().mean(-1, keepdim=True).sqrt()
-        worst = torch.maximum(worst, _usual(worst, row) * row)
-        if error.dim() >= 3 and error.shape[-2] > 1:
+        if not alone:
+            worst = torch.maximum(worst, _usual(worst, row) * row)
+        if not alone and error.dim() >= 3 and error.shape[-2] > 1:
             worst = torch.maximum(worst, _most(worst))
     rounding = (1.0 if info.eps > 1e-4 else ULPS) * info.eps * magnitude
     sums = work * (ULPS * row + terms.units * torch.maximum(row, magnitude))
-    return FACTOR * worst + rounding + sums + 4 * info.tiny
+    exact = _EXACT * torch.finfo(torch.float64).eps * terms.size
+    return FACTOR * worst + rounding + sums + exact + 4 * info.tiny
 
 
 def _most(worst: torch.Tensor) -> torch.Tensor:

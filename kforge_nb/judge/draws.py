@@ -152,10 +152,29 @@ def _infinite(tensors: Tensors, generator: torch.Generator) -> None:
         _fill(tensor, values.view(tensor.shape))
 
 
+def _tails(tensors: Tensors, generator: torch.Generator) -> None:
+    """Sizes from a thousandth to thirty, both signs: where an approximation leaves its range."""
+    for tensor in _main(tensors):
+        here: dict[str, Any] = {"generator": generator, "device": tensor.device}
+        size = torch.exp(torch.rand(tensor.shape, **here) * 10.3 - 6.9)
+        _fill(tensor, size * (2.0 * torch.randint(2, tensor.shape, **here) - 1.0))
+
+
+def _scaled(tensors: Tensors, generator: torch.Generator) -> None:
+    """Rows from a thousandth to a thousand: none may hide its errors behind a larger one."""
+    for tensor in _main(tensors):
+        here: dict[str, Any] = {"generator": generator, "device": tensor.device}
+        rows = (*tensor.shape[:-1], 1) if tensor.dim() else ()
+        size = torch.exp(torch.rand(rows, **here) * 13.8 - 6.9)
+        _fill(tensor, size * torch.randn(tensor.shape, **here))
+
+
 HARD_SETS: dict[str, Callable[[Tensors, torch.Generator], None]] = {
     "offset": _offset,
     "specials": _specials,
     "impulses": _impulses,
+    "tails": _tails,
+    "scaled rows": _scaled,
     "large": _large,
     "zeros": _zeros,
     "huge": _huge,

@@ -6,9 +6,12 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from judge_kernels import target_of
 
 from kforge_nb.judge import correctness
+from kforge_nb.judge.cases import make_case, secret_generator
 from kforge_nb.judge.correctness import Terms, check_output, expect
+from kforge_nb.judge.draws import hard_set
 
 
 def _expected(x: torch.Tensor, function):
@@ -139,3 +142,25 @@ def test_a_full_device_compares_on_the_cpu(monkeypatch):
     found = check_output(expect(value.double(), value), value, "out0", "case")
     assert found.wrong is None
     assert len(tried) == 2
+
+
+GELUS = {
+    "erfc": (lambda x: 0.5 * x * torch.erfc(-x * 0.70710678), True),
+    "erf": (lambda x: 0.5 * x * (1 + torch.erf(x * 0.70710678)), True),
+    "tanh": (lambda x: torch.nn.functional.gelu(x, approximate="tanh"), False),
+    "cut at -3": (lambda x: torch.where(x < -3.0, 0.0, torch.nn.functional.gelu(x)), False),
+    "off by 1e-5": (lambda x: torch.nn.functional.gelu(x) * 1.00001, False),
+    "half": (lambda x: torch.nn.functional.gelu(x).half().float(), False),
+}
+
+
+@pytest.mark.parametrize("name", GELUS)
+def test_a_lone_value_among_zeros_is_judged_by_what_its_arithmetic_can_do(name):
+    """Far left GELU cancels: exact forms are right in every draw, approximations in none."""
+    function, right = GELUS[name]
+    target = target_of(torch.nn.functional.gelu, torch.randn(64, 256))
+    for _ in range(20):
+        inputs = hard_set("impulses", [torch.randn(64, 256)], secret_generator())
+        case = make_case(target.graph, "impulses", inputs)
+        found = check_output(case.expected[0], function(case.inputs[0]), "out0", case.name)
+        assert (found.wrong is None) is right, found
