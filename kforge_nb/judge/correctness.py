@@ -7,9 +7,10 @@ what eager's errors are in nearly all rows in proportion to their scale, or what
 all rows of the same plane (the last two dimensions), whichever is most: eager must not set a budget
 by luck, and a row that an activation cut down to little still comes from numbers of its plane's
 size. For the same reason, where elements stand alone among zeros, eager's error also on inputs
-close by counts (:mod:`kforge_nb.judge.nearby`). Where the target sums ``n`` numbers, their sum may be taken in any
-order, one by one if need be: ``SUM * sqrt(n)`` more units, times how much larger the numbers are
-than their spread (``Terms``). An approximation, a lower precision or a dropped term is far outside.
+close by counts (:mod:`kforge_nb.judge.nearby`). Where the target sums ``n`` numbers, their sum may
+be taken in any order, one by one if need be: ``SUM * sqrt(n)`` more units, times how much larger
+the numbers are than their spread (``Terms``). An approximation, a lower precision or a dropped term
+is far outside.
 NaNs and infinities must stand where eager has them, integers and booleans must be equal.
 """
 

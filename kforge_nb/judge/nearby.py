@@ -1,11 +1,11 @@
 """Eager's error where an element stands alone: taken again on inputs a few percent beside.
 
-A budget is eager's own error, and one rounding says little of it: half way to nothing, a sum such as
-``1 + erf(x)`` is wrong by anything between zero and a unit of 1. In an ordinary tensor thousands of
-elements together show how large that error gets. One value among zeros shows it once, and if eager
-is lucky there, a kernel that computes the very same thing in another order would be called wrong. So
-eager is asked again at values a few percent away, where roundings fall differently and the function
-is still much the same; the largest of those errors is what eager's error is.
+A budget is eager's own error, and one rounding says little of it: half way to nothing, a sum such
+as ``1 + erf(x)`` is wrong by anything between zero and a unit of 1. In an ordinary tensor thousands
+of elements together show how large that error gets. One value among zeros shows it once, and if
+eager is lucky there, a kernel that computes the very same thing in another order would be called
+wrong. So eager is asked again at values a few percent away, where roundings fall differently and
+the function is still much the same; the largest of those errors is what eager's error is.
 """
 
 from __future__ import annotations
