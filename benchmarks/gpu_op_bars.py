@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.report import measure_row
 
-__all__ = ["BARS", "Bar", "bar_rows", "bar_text"]
+__all__ = ["BARS", "Bar", "bar_rows", "bar_text", "missed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,31 +39,39 @@ BARS: tuple[Bar, ...] = (
 SHARE_OVER_EAGER, MEAN_OVER_COMPILE = 0.9, 1.15
 
 
-def bar_rows(rows: Sequence[Mapping[str, Any]], asked: Collection[str]) -> list[dict[str, Any]]:
-    """One measuring row a bar: what was found, what is wanted, whether it is met.
+def bar_rows(
+    rows: Sequence[Mapping[str, Any]],
+    asked: Collection[str],
+    sides: Collection[str] = ("eager", "compile"),
+) -> list[dict[str, Any]]:
+    """One measuring row a bar: what was found, what is wanted, whether it is reached.
 
-    ``asked`` names the cases of the list that were asked for: one that failed, or was not reached,
-    misses its bars (its figure is 0) and counts as slower than eager.
+    Args:
+        rows: the comparisons of the fixed list, and its totals.
+        asked: the cases of the list that were asked for. One that failed, or was not come to,
+            misses its bars (its figure is 0) and counts as slower than eager.
+        sides: what was to be compared with; a side that gave no row at all misses its bars too.
     """
     found = {(r["name"], r.get("against")): r for r in rows}
-    sides = {r.get("against") for r in rows}
     result = []
     for bar in BARS:
         if bar.name in asked and bar.against in sides:
-            value = found.get((bar.name, bar.against), {}).get(bar.field, 0.0)
+            value = found.get((bar.name, bar.against), {}).get(bar.field) or 0.0
             what = f"over {bar.against}" if bar.field == "ratio" else "of copy bandwidth"
             unit = "x" if bar.field == "ratio" else ""
             result.append(_row(f"bar: {bar.name}, {what}", value, bar.least, unit))
+    if not asked:
+        return result
     over = [r for r in rows if r.get("against") == "eager"]
-    if over and asked:
-        share = sum(r["ratio"] >= 1.0 for r in over) / len(asked)
-        slower = [r["name"] for r in over if r["ratio"] < 1.0]
-        row = _row("bar: share of the list not slower than eager", share, SHARE_OVER_EAGER, "")
-        result.append({**row, "slower": slower})
-    mean = found.get(("geometric mean over compile", None))
-    if mean is not None:
+    share = sum(r["ratio"] >= 1.0 for r in over) / len(asked)
+    slower = [r["name"] for r in over if r["ratio"] < 1.0]
+    slower += [f"{name} (no figure)" for name in asked if (name, "eager") not in found]
+    row = _row("bar: share of the list not slower than eager", share, SHARE_OVER_EAGER, "")
+    result.append({**row, "slower": slower})
+    if "compile" in sides:
+        mean = found.get(("geometric mean over compile", None), {}).get("value", 0.0)
         name = "bar: geometric mean over max-autotune"
-        result.append(_row(name, mean["value"], MEAN_OVER_COMPILE, "x"))
+        result.append(_row(name, mean, MEAN_OVER_COMPILE, "x"))
     return result
 
 
@@ -71,12 +79,21 @@ def _row(name: str, value: float, least: float, unit: str) -> dict[str, Any]:
     return measure_row(name, value, unit, wanted=least, met=value >= least)
 
 
+def missed(rows: Sequence[Mapping[str, Any]]) -> list[str]:
+    """Names of the bars that are not reached."""
+    return [row["name"] for row in rows if not row.get("met", True)]
+
+
 def bar_text(rows: Sequence[Mapping[str, Any]]) -> str:
-    """The bars as lines of text, those that are not met marked."""
+    """The bars as a table: each reached or missed, its figure and what is wanted."""
     lines = []
     for row in rows:
         if "wanted" in row:
-            mark = "ok  " if row["met"] else "LESS"
+            mark = "reached" if row["met"] else "MISSED "
             lines.append(f"  {mark} {row['name']:<70} {row['value']:.3f} of {row['wanted']:g}")
-            lines += [f"         slower: {name}" for name in row.get("slower", [])]
+            lines += [f"            slower: {name}" for name in row.get("slower", [])]
+    if not lines:
+        return "  no bar was asked for"
+    few = missed(rows)
+    lines.append(f"  {len(few)} bars missed" if few else "  all bars asked for are reached")
     return "\n".join(lines)
