@@ -218,9 +218,13 @@ class _Capturing(fx.Interpreter):
             value = self.env[source].detach()
             self._got[(id(found), at)] = value if source in self._state else compact_copy(value)
         for found in self._last.get(n, ()):
-            tensors = [self._got.pop((id(found), at)) for at in range(len(found.inputs))]
-            how: list[Holding] = [
-                "reference" if source in self._state else "own" for source in found.inputs
-            ]
-            self._keep(found, tensors, how)
+            self._hand_over(found)
         return super().run_node(n)
+
+    def _hand_over(self, found: Cut) -> None:
+        """The copies are the keeper's from here on: nothing else holds them while a node runs."""
+        tensors = [self._got.pop((id(found), at)) for at in range(len(found.inputs))]
+        how: list[Holding] = [
+            "reference" if source in self._state else "own" for source in found.inputs
+        ]
+        self._keep(found, tensors, how)

@@ -45,7 +45,7 @@ class CapturedInputs:
         self._sets: list[list[_View]] = []
         self._devices: dict[str, str] = {}
         self._known: dict[tuple[Any, ...], str] = {}
-        self._sources: list[torch.Tensor] = []
+        self._sources: dict[str, torch.Tensor] = {}
         self._referenced: set[str] = set()
         self._files: list[Path] = []
         self._made = 0
@@ -96,7 +96,7 @@ class CapturedInputs:
                 self._referenced.add(name)
             self._devices[name] = str(tensor.device)
             self._known[key] = name
-            self._sources.append(tensor)  # keeps the address from being used again
+            self._sources[name] = tensor  # keeps the address from being used again
         return _View(self._known[key], shape, stride, 0)
 
     def sets(self) -> list[list[torch.Tensor]]:
@@ -118,6 +118,8 @@ class CapturedInputs:
         self._files.append(path)
         for key in copies:
             del self._bases[key]
+            self._sources.pop(key, None)  # it would hold the memory that this is to free
+        self._known = {k: name for k, name in self._known.items() if name not in copies}
 
     def leave_in(self, folder: Path) -> None:
         """Let go of the copies in memory, of which ``save(folder)`` has written all.

@@ -45,7 +45,7 @@ def room(gpu: str) -> Iterator[object]:
 
     def leave(size: int) -> None:
         torch.cuda.empty_cache()
-        held = torch.cuda.memory_allocated(gpu)
+        held = torch.cuda.memory_reserved(gpu)  # what the limit counts
         torch.cuda.set_per_process_memory_fraction((held + size) / total, gpu)
 
     yield leave

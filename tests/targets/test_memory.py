@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import nn
+from torch.multiprocessing.reductions import StorageWeakRef
 
 from kforge_nb.targets import build, observe
 from kforge_nb.targets.build import find_targets
@@ -63,6 +64,45 @@ def test_a_gpu_that_stays_full_is_told_and_the_rest_comes(workload, monkeypatch)
     (note,) = [n for n in workload.notes if "memory did not suffice" in n]
     assert "1 targets" in note
     assert "Tried to allocate" not in note
+
+
+def test_every_target_gets_its_inputs_where_only_four_copies_fit(monkeypatch):
+    """Of eight targets: the copies made before memory ran out are let go of before it goes on."""
+    model = nn.Sequential(*(nn.Softmax(-1), nn.Linear(8, 8)) * 8)
+    x, live, real = torch.randn(3, 8), [], build.compact_copy
+
+    def copy(source):
+        live[:] = [ref for ref in live if not ref.expired()]
+        if len(live) == 4:
+            raise FULL
+        made = real(source)
+        live.append(StorageWeakRef(made.untyped_storage()))
+        return made
+
+    monkeypatch.setattr(build, "compact_copy", copy)
+    monkeypatch.setattr(build, "MAX_SETS", 8)
+    with torch.no_grad():
+        found = capture_graphs(watch(lambda: model(x)))
+    (target,) = find_targets(found)
+    assert len(target.captured) == 8
+    assert not any("memory" in note for note in found.notes)
+
+
+@pytest.mark.parametrize("how", [(), ("own",)], ids=["copied", "handed over"])
+def test_what_is_in_files_holds_no_memory(how):
+    """Before capturing is over too: a GPU that was full needs the room for the next inputs."""
+    captured, x = CapturedInputs(), torch.arange(12.0).reshape(3, 4)
+    captured.add([x], how)
+    held = StorageWeakRef(x.untyped_storage())
+    expected = x.clone()
+    del x
+    assert not held.expired()
+    captured.spill()
+    assert held.expired()
+    captured.add([torch.zeros(3, 4)], how)  # may lie where the first one lay
+    (first,), (second,) = captured.sets()
+    assert torch.equal(first, expected)
+    assert not second.any()
 
 
 @pytest.mark.parametrize("where", ["_own_copy", "_call"])
