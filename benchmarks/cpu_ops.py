@@ -186,7 +186,8 @@ def _child(case: Case, threads: int, **request: Any) -> dict[str, Any]:
 def _answer(text: str) -> dict[str, Any]:
     """What a child was asked for."""
     request = json.loads(text)
-    case = next(c for c in CASES if c.name == request.pop("case"))
+    name = request.pop("case")
+    case = next(c for c in CASES if c.name == name)
     return tune_case(case, **request) if "tries" in request else run_case(case, **request)
 
 

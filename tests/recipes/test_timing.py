@@ -113,6 +113,19 @@ def test_the_picked_parameters_are_the_quickest_together(monkeypatch: pytest.Mon
     assert cpu_op_tuning.pick(target, launch, 1, 0.0) == start
 
 
+def test_a_child_answers_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The request names the operator; with ``tries`` parameters are picked, else timed."""
+    monkeypatch.setattr(cpu_ops, "tune_case", lambda case, **more: {"tuned": case.name, **more})
+    monkeypatch.setattr(cpu_ops, "run_case", lambda case, **more: {"timed": case.name, **more})
+    name = CASES[3].name
+    asked = {"case": name, "threads": 2, "seconds": 1.0}
+    tuned = cpu_ops._answer(json.dumps({**asked, "tries": 3}))
+    assert tuned == {"tuned": name, "threads": 2, "seconds": 1.0, "tries": 3}
+    timed = cpu_ops._answer(json.dumps({**asked, "against": ["eager"], "params": {"a": 1}}))
+    assert timed["timed"] == name
+    assert timed["params"] == {"a": 1}
+
+
 def test_never_below_eager_even_where_the_table_is() -> None:
     """Where the table itself is below 1, eager is the bar."""
     case = next(c for c in CASES if c.headroom[2] < 1.0)
