@@ -50,13 +50,15 @@ class Tools:
     """The rooms that a conductor calls on, so that tests can bring their own.
 
     ``judge(record)`` is a context manager that opens benches; ``guard`` decides in the model and
-    stores its decisions (:mod:`kforge_nb.run.guarding`); ``device`` holds plain facts.
+    stores its decisions (:mod:`kforge_nb.run.guarding`); ``device`` holds plain facts. ``parallel``
+    proposals are asked for at once; 0 is for proposers that answer at once.
     """
 
     judge: Callable[[Record], AbstractContextManager[Opener]]
     proposer: Proposer
     guard: Callable[[Conductor], str]
     device: dict[str, Any] = field(default_factory=dict)
+    parallel: int = 0
 
 
 class Conductor:
@@ -179,6 +181,7 @@ class Conductor:
                 self.tools.device,
                 self.changed,
                 self._seconds_before,
+                self.tools.parallel,
             )
             try:
                 yield search

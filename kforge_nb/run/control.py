@@ -78,6 +78,11 @@ class Control:
         return not self._running.is_set()
 
     @property
+    def news(self) -> bool:
+        """Whether the run was stopped or held, or a candidate was handed in, and not yet seen."""
+        return self.stop.is_set() or self.paused or not self._inbox.empty()
+
+    @property
     def paused_for(self) -> float:
         """Seconds that the run was held in all."""
         with self._lock:

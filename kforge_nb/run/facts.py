@@ -85,6 +85,9 @@ def request_for(
         roofline_us=work.roofline_us,
         seed=rng_for(work, seed).randrange(2**31),
         tried=frozenset(judged | under_way),
+        index=work.index,
+        node=choice.ticket,
+        baseline_us=work.mean_us,
     )
 
 

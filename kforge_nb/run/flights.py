@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from concurrent.futures import Future, wait
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from kforge_nb.engines.local import LocalEngine
 from kforge_nb.errors import KForgeError
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from kforge_nb.run.control import Control, Handed
     from kforge_nb.run.work import Work
 
-__all__ = ["AT_ONCE", "Flight", "Flights"]
+__all__ = ["AT_ONCE", "STOP_LATENCY_S", "Flight", "Flights"]
 
 AT_ONCE = 2
 """Evaluations under way at once; fewer than the benches that stay open."""
@@ -26,7 +26,7 @@ AT_ONCE = 2
 STOP_LATENCY_S = 0.1
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Flight:
     """A candidate that is being judged, and the user's future if it was handed in."""
 
@@ -54,6 +54,11 @@ class Flights:
         """Whether one must land before another can be sent off."""
         return len(self._waiting) >= AT_ONCE
 
+    @property
+    def futures(self) -> list[Future[Any]]:
+        """What is waited for, oldest first."""
+        return [flight.verdict for flight in self._waiting]
+
     def digests(self, work: Work) -> frozenset[str]:
         """Digests of a target's candidates that are being judged."""
         return frozenset(f.candidate.digest for f in self._waiting if f.work is work)
@@ -75,16 +80,18 @@ class Flights:
             verdict.set_exception(error)
         self._waiting.append(Flight(work, node_id, candidate, begun, verdict, handed))
 
-    def land(self) -> tuple[Flight, Evaluation | Exception]:
+    def land(self, *, in_order: bool = True) -> tuple[Flight, Evaluation | Exception]:
         """Waits for the oldest flight; its evaluation, or what the judge failed with.
 
-        Raises Stopped as soon as the run is stopped; the flight stays under way.
+        With ``in_order`` of False any flight that has ended already goes first. Raises Stopped as
+        soon as the run is stopped; the flight stays under way.
         """
-        flight = self._waiting[0]
+        ended = (f for f in self._waiting if f.verdict.done() and not in_order)
+        flight = next(ended, self._waiting[0])
         while not wait([flight.verdict], timeout=STOP_LATENCY_S).done:
             self._raise_if_stopped()
         self._raise_if_stopped()
-        self._waiting.popleft()
+        self._waiting.remove(flight)
         try:
             return flight, flight.verdict.result()
         except Exception as error:  # noqa: BLE001  the caller decides what it means

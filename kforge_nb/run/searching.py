@@ -1,9 +1,11 @@
 """The search stage: give away the budget, grow trees, judge, keep; confirm the winners at the end.
 
-A few candidates are under way at once (the judge gives each timing the cores alone); their verdicts
-are taken in the order in which they were asked for, so that a seed means the same search on every
-day. Each finished evaluation is in the store before the tree or any view hears of it, so a kernel
-that is killed loses none. The rules are those of :mod:`kforge_nb.search`; here is only their order.
+A few candidates are under way at once (the judge gives each timing the cores alone). Where the
+proposer answers at once, verdicts are taken in the order in which they were asked for, so that a
+seed means the same search on every day; where it takes long (a language model, a person), several
+proposals are asked for while the judge works, and whatever is there first is taken first. Each
+finished evaluation is in the store before the tree or any view hears of it, so a kernel that is
+killed loses none. The rules are those of :mod:`kforge_nb.search`; here is only their order.
 """
 
 from __future__ import annotations
@@ -14,13 +16,15 @@ from typing import TYPE_CHECKING, Any
 
 from kforge_nb.errors import KForgeError, MissingTool, StoreError
 from kforge_nb.judge.evaluation import Evaluation
-from kforge_nb.proposers.protocol import Refusal
+from kforge_nb.proposers.protocol import Failure, Refusal
 from kforge_nb.run import facts
 from kforge_nb.run.confirming import Confirmation
-from kforge_nb.run.flights import Flight, Flights
+from kforge_nb.run.flights import AT_ONCE, STOP_LATENCY_S, Flight, Flights
+from kforge_nb.run.proposing import Asked, Proposals, failed_node, settled
 from kforge_nb.search import allocate, mcts, stopping
 
 if TYPE_CHECKING:
+    from kforge_nb.candidates.candidate import Candidate
     from kforge_nb.options import OptimizeOptions
     from kforge_nb.proposers.protocol import Proposer
     from kforge_nb.run.benches import Benches
@@ -31,12 +35,15 @@ if TYPE_CHECKING:
 
 __all__ = ["Search"]
 
+WAITING = "as many candidates are under way as may be"
+
 
 class Search:
     """The search of one run over its targets.
 
     ``changed`` is called after everything worth showing. ``seconds_before`` is what earlier
-    sessions of a resumed run have used of its time limit.
+    sessions of a resumed run have used of its time limit. ``parallel`` proposals are asked for at
+    once; with 0 the proposer answers at once, on the thread of the run.
     """
 
     def __init__(
@@ -50,12 +57,15 @@ class Search:
         device: dict[str, Any],
         changed: Callable[[], None] = lambda: None,
         seconds_before: float = 0.0,
+        parallel: int = 0,
     ) -> None:
         self.works, self.options, self.record, self.control = works, options, record, control
         self.benches, self.proposer, self.device, self.changed = benches, proposer, device, changed
         self.rules = stopping.RunRules(options.budget, options.max_cost, options.time_limit)
         self.rates = allocate.Rates()
         self._flights = Flights(benches, control)
+        self._proposals = Proposals(proposer, parallel)
+        self._poor: dict[int | None, str] = {}
         self._begun = time.monotonic()
         self._before = seconds_before
         self._winners = Confirmation(options, record, control, benches, self._show)
@@ -76,13 +86,14 @@ class Search:
         """Searches until a rule ends it; returns the rule's words. Raises Stopped on stop."""
         while True:
             self.control.checkpoint(on_pause=lambda: self._show("paused"))
-            over = None if self._flights.full else self._begin_one()
-            if over is None and not self._flights.full:
+            self._take_proposals()
+            self._take_handed()
+            over = self._begin_one() if self._room else WAITING
+            if over is None:
                 continue
-            if self._flights:
-                self._land()
-            elif over is not None:
+            if not self._proposals and not self._flights:
                 break
+            self._wait()
         for work in self.works:
             self._settle(work, over)
         self._winners.tell()
@@ -90,6 +101,7 @@ class Search:
 
     def close(self) -> None:
         """Ends what is under way; candidates that were handed in learn that their turn is over."""
+        self._proposals.close()
         self._flights.close()
         for left in self.control.close_inbox():
             left.result.set_exception(KForgeError("the run ended before its turn came"))
@@ -105,43 +117,90 @@ class Search:
 
     # -- one step ---------------------------------------------------------------------------
 
+    @property
+    def _room(self) -> bool:
+        """Whether one more candidate may be asked for."""
+        if not self._proposals.parallel:
+            return not self._flights.full
+        asked = len(self._proposals)
+        ahead = asked + len(self._flights)
+        return asked < self._proposals.parallel and ahead < self._proposals.parallel + AT_ONCE
+
+    def _take_handed(self) -> None:
+        """Sends off what the user handed in: at once, or when it is its turn."""
+        while self._proposals.parallel or not self._flights.full:
+            handed = self.control.take()
+            if handed is None:
+                return
+            self._submit_handed(handed)
+
     def _begin_one(self) -> str | None:
         """Begins one candidate, or says why there is none to begin (now)."""
-        handed = self.control.take()
-        if handed is not None:
-            self._submit_handed(handed)
-            return None
-        over = stopping.run(self._facts(), self.rules)
+        over = stopping.run(self._facts(), self.rules) or self._poor.get(None)
         if over is not None:
             return over
         self._retire()
-        pick = allocate.next_target([facts.state_of(work) for work in self.works], self.rates)
-        if isinstance(pick, allocate.Stop):
-            return pick.reason
-        return self._grow(self._work(pick.index))
+        states = [facts.state_of(work) for work in self.works if work.index not in self._poor]
+        while not isinstance(pick := allocate.next_target(states, self.rates), allocate.Stop):
+            if self._grow(self._work(pick.index)):
+                return None
+            states = [state for state in states if state.index != pick.index]
+        return next(iter(self._poor.values()), pick.reason)
 
-    def _grow(self, work: Work) -> str | None:
-        """One choice and one proposal; None when something was done about the target."""
+    def _grow(self, work: Work) -> bool:
+        """One choice and one request; False where the target has to wait for a verdict."""
         if work.state != "searching":
             work.set("searching")
         choice = mcts.choose(work.tree, facts.rng_for(work, self.options.seed))
         if choice is None:
-            if work.tree.root.pending:
-                return "nothing can be grown before a verdict is there"
-            self._settle(work, "there is nothing more to try")
-            return None
+            if not work.tree.root.pending:
+                self._settle(work, "there is nothing more to try")
+            return not work.open
         self._show(f"{choice.action} for target {work.index} ({work.target.name})")
-        begun = time.monotonic()
         under_way = self._flights.digests(work)
         request = facts.request_for(work, choice, self.device, self.options.seed, under_way)
-        proposal = self.proposer.propose(request)
-        if isinstance(proposal, Refusal):
-            self._refuse(work, choice, proposal.reason, proposal.exhausted)
-        elif proposal.digest in request.tried:
-            self._refuse(work, choice, "the same candidate was judged before", False)
-        else:
-            self._flights.send(work, choice.ticket, proposal, begun)
-        return None
+        self._proposals.ask(work, choice, request)
+        return True
+
+    def _take_proposals(self) -> None:
+        """Sends candidates that have come to the judge; what is none joins the tree at once."""
+        while (asked := self._proposals.take()) is not None:
+            work, choice, proposal = asked.work, asked.choice, asked.proposal.result()
+            if isinstance(proposal, Refusal):
+                self._refuse(work, choice, proposal)
+            elif isinstance(proposal, Failure):
+                self._fail(asked, proposal)
+            elif proposal.digest in work.tree.digests | self._flights.digests(work):
+                again = Refusal("the same candidate was judged before", exhausted=False)
+                self._refuse(work, choice, again)
+            else:
+                self._flights.send(work, choice.ticket, proposal, asked.begun)
+
+    def _wait(self) -> None:
+        """Takes the next verdict; where proposals are under way too, whatever comes first."""
+        if not self._proposals:
+            self._land()
+            return
+        late = self._late
+        for work in self.works if late else ():
+            self._withdraw(work, "the time limit is reached")
+        futures = [*self._proposals.futures, *self._flights.futures]
+        settled(futures, STOP_LATENCY_S, lambda: self.control.news or self._late is not late)
+        if any(verdict.done() for verdict in self._flights.futures):
+            self._land()
+
+    def _withdraw(self, work: Work, reason: str) -> None:
+        """Takes back requests that nobody needs an answer to any more, where that is free."""
+        withdraw = getattr(self.proposer, "withdraw", None)
+        if withdraw is None:
+            return
+        for asked in self._proposals.of(work):
+            withdraw(asked.choice.ticket, reason)
+
+    @property
+    def _late(self) -> bool:
+        limit = self.options.time_limit
+        return limit is not None and self.seconds >= limit
 
     def _submit_handed(self, handed: Handed) -> None:
         work = self._work(handed.target)
@@ -149,12 +208,12 @@ class Search:
         self._flights.send(work, ticket, handed.candidate, time.monotonic(), handed)
 
     def _land(self) -> None:
-        """Waits for the oldest candidate under way and takes its verdict."""
-        flight, found = self._flights.land()
+        """Waits for the next candidate under way and takes its verdict."""
+        flight, found = self._flights.land(in_order=not self._proposals.parallel)
         if isinstance(found, Exception):
             self._crashed(flight, found)
             return
-        self._keep(flight, found)
+        self._keep(flight.work, flight.node_id, flight.candidate, found, flight.begun)
         if flight.handed is not None:
             flight.handed.result.set_result(found)
 
@@ -171,26 +230,46 @@ class Search:
         work.set("failed", f"the judge failed: {named}{error}"[:2000])
         self._show(f"target {work.index} failed")
 
-    def _keep(self, flight: Flight, evaluation: Evaluation) -> None:
+    def _fail(self, asked: Asked, failure: Failure) -> None:
+        """An answer without a kernel is a node too: it was asked for, and perhaps paid for."""
+        candidate, evaluation = failed_node(failure)
+        self._keep(asked.work, asked.choice.ticket, candidate, evaluation, asked.begun)
+
+    def _keep(
+        self, work: Work, ticket: str, candidate: Candidate, evaluation: Evaluation, begun: float
+    ) -> None:
         """Store first, then tree, then view."""
-        work, node = flight.work, flight.work.tree[flight.node_id]
-        seconds = time.monotonic() - flight.begun
-        self.record.add_node(node, work.index, flight.candidate, evaluation, seconds)
+        node = work.tree[ticket]
+        self.record.add_node(node, work.index, candidate, evaluation, time.monotonic() - begun)
         before = stopping.gains(work.tree)
-        work.candidates[node.id] = flight.candidate
+        work.candidates[node.id] = candidate
         work.asked = 0
-        work.tree.record(node.id, flight.candidate.digest, evaluation)
+        work.tree.record(node.id, candidate.digest, evaluation)
         self.rates.observe(work.target.family, node.action, stopping.gains(work.tree) > before)
         self.record.set_statistics(work.tree, [n.id for n in work.tree.path(node)[:-1]])
         if work.tree.best() is node:
             self.record.set_target(work.index, best=node.id)
+        self._poor.clear()
         self._show(f"{node.id}: {evaluation.verdict}")
 
-    def _refuse(self, work: Work, choice: Choice, reason: str, exhausted: bool) -> None:
-        work.tree.refuse(choice.ticket, exhausted=exhausted)
+    def _refuse(self, work: Work, choice: Choice, refusal: Refusal) -> None:
+        """The proposer has nothing; where the money is out, it may come back with other calls."""
+        above = work.tree.parent(work.tree[choice.ticket])
+        work.tree.refuse(choice.ticket, exhausted=refusal.exhausted and refusal.ends == "node")
         self.record.note(
-            "refusal", target=work.index, node=choice.node, action=choice.action, reason=reason
+            "refusal",
+            target=work.index,
+            node=choice.node,
+            action=choice.action,
+            reason=refusal.reason,
         )
+        if refusal.ends == "node":
+            return
+        above.refusals -= 1  # the tree has nothing to do with it
+        whole = refusal.ends == "run"
+        self._poor[None if whole else work.index] = refusal.reason
+        if not whole and not self._proposals.of(work) and not work.tree.root.pending:
+            self._settle(work, refusal.reason)
 
     # -- the end of a target ----------------------------------------------------------------
 
@@ -203,6 +282,8 @@ class Search:
             work.closing = why is not None
             if why is not None and not work.tree.root.pending:
                 self._settle(work, why)
+            elif why is not None:
+                self._withdraw(work, why)
 
     def _settle(self, work: Work, reason: str) -> None:
         """Confirms the winner on fresh samples and closes the target."""
@@ -220,7 +301,8 @@ class Search:
 
     def _facts(self) -> stopping.RunFacts:
         spent = self.record.spent() if self.options.max_cost is not None else 0.0
-        return stopping.RunFacts(self.judged, len(self._flights), spent=spent, seconds=self.seconds)
+        under_way = len(self._flights) + len(self._proposals)
+        return stopping.RunFacts(self.judged, under_way, spent=spent, seconds=self.seconds)
 
     def _show(self, message: str) -> None:
         judged, seconds, limit = self.judged, self.seconds, self.options.time_limit
