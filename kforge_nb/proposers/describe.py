@@ -162,7 +162,15 @@ def _layout(spec: TensorSpec) -> str:
         expected *= length
     broadcast = any(s == 0 and n > 1 for n, s in zip(spec.shape, spec.stride, strict=True))
     how = "contiguous" if dense else "broadcast" if broadcast else "not contiguous"
-    return f"{how}, {size / 1024:.4g} KiB"
+    return f"{how}, {_size(size)}"
+
+
+def _size(count: float) -> str:
+    for unit in ("bytes", "KiB"):
+        if count < 10_000:
+            return f"{count:.4g} {unit}"
+        count /= 1024
+    return f"{count:.4g} MiB"
 
 
 def machine(request: Request) -> list[str]:
@@ -179,7 +187,7 @@ def machine(request: Request) -> list[str]:
         lines.append(f"Instruction set: {_ISA.get(isa, clean(isa, 40))}")
     caches = facts.get("cache_kb") or {}
     if caches:
-        shown = ", ".join(f"{clean(str(k), 8)} {int(v)} KiB" for k, v in caches.items())
+        shown = ", ".join(f"{clean(str(k), 8)} {_size(int(v) * 1024)}" for k, v in caches.items())
         lines.append(f"Caches: {shown}")
     if facts.get("bandwidth_gbs"):
         lines.append(f"A copy moves {float(facts['bandwidth_gbs']):.4g} GB/s (read plus written)")

@@ -23,6 +23,7 @@ from kforge_nb.proposers.hints import hints, strategies, strategy_words
 if TYPE_CHECKING:
     import jinja2
 
+    from kforge_nb.candidates.candidate import LaunchPlan
     from kforge_nb.proposers.protocol import Attempt, Request
 
 __all__ = [
@@ -166,13 +167,21 @@ def _parent(request: Request, cut: _Cut) -> dict[str, Any] | None:
     found = parent.evaluation
     return {
         "source": parent.candidate.source,
-        "plan": json.dumps(plan_to_document(parent.candidate.plan), indent=1),
+        "plan": _plan_text(parent.candidate.plan),
         "verdict": str(found.verdict),
         "reason": describe.clean(found.reason, 2000),
         "log": describe.compiler_output(found, cut.log),
         "mismatches": describe.mismatches(found, cut.mismatches),
         "figures": describe.figures(parent, request),
     }
+
+
+def _plan_text(plan: LaunchPlan) -> str:
+    """A plan with one launch a line."""
+    document = plan_to_document(plan)
+    kernels = ",\n  ".join(json.dumps(kernel) for kernel in document["kernels"])
+    symbols, scratch = (json.dumps(document[name]) for name in ("symbols", "scratch"))
+    return f'{{"kernels": [\n  {kernels}],\n "symbols": {symbols},\n "scratch": {scratch}}}'
 
 
 def format_repair(prompt: Prompt, answer: str, why: str) -> Prompt:
