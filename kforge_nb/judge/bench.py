@@ -20,6 +20,7 @@ from kforge_nb.judge.cases import Case, secret_generator, weakness
 from kforge_nb.judge.correctness import check_output
 from kforge_nb.judge.cuda.sanitizer import found_errors, stray_access
 from kforge_nb.judge.evaluation import Comparison, Evaluation, Verdict
+from kforge_nb.judge.feedback import feedback_case
 from kforge_nb.judge.place import Compiled, Loaded, Place
 from kforge_nb.judge.runner_handle import RunnerFailed
 from kforge_nb.judge.session import Checked
@@ -271,11 +272,28 @@ class Bench:
                 record.resources |= self._place.load(loaded)
             with record.stage("correctness"):
                 checked = loaded.check(cases)
+            with record.stage("feedback"):
+                self._add_feedback(loaded, checked)
         _note(checked, record)
         if self._cases.notes:
             record.resources["memory"] = list(self._cases.notes)
         if checked.wrong is not None:
             raise Ended(Verdict.WRONG, checked.wrong)
+
+    def _add_feedback(self, loaded: Loaded, checked: Checked) -> None:
+        """Wrong elements of a set that may be told to whoever mends the candidate."""
+        if not checked.mismatches:
+            return
+        seen = self._cases[0].inputs
+        failed = str(checked.mismatches[-1]["input_set"])
+        generator = secret_generator(str(seen[0].device))
+        case = feedback_case(self.target.graph, failed, seen, generator, self._place.make_case)
+        if case is None:
+            return
+        try:
+            checked.mismatches += loaded.check([case]).mismatches
+        except RunnerFailed:
+            return  # the verdict is there already
 
     def _time(
         self, loaded: Loaded, baseline: str, plan: Plan, stopped: Asked, record: Stages
