@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import inspect
 from collections.abc import Callable, Sequence
 from os import PathLike
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, TypedDict, Unpack, overload
 
 from kforge_nb.errors import BadInput
 from kforge_nb.options import OptimizeOptions, option_specs
@@ -18,7 +19,17 @@ if TYPE_CHECKING:
     from kforge_nb.run.begin import DryRun
     from kforge_nb.run.handle import Run
 
-__all__ = ["doctor", "find_run", "free_name", "load_run", "optimize", "profile", "resume", "runs"]
+__all__ = [
+    "RunOptions",
+    "doctor",
+    "find_run",
+    "free_name",
+    "load_run",
+    "optimize",
+    "profile",
+    "resume",
+    "runs",
+]
 
 
 def profile(fn: Callable[[], Any], *, granularity: str | None = None) -> Profile:
@@ -44,106 +55,52 @@ def profile(fn: Callable[[], Any], *, granularity: str | None = None) -> Profile
     return found
 
 
+class RunOptions(TypedDict, total=False):
+    """The options of :func:`optimize`; ``kforge_nb.options`` explains each of them."""
+
+    name: str | None
+    granularity: str | None
+    target: int | Sequence[int] | None
+    ops: str | Sequence[str] | None
+    top: int | None
+    proposer: str | None
+    model: str | None
+    temperature: float | None
+    max_tokens: int | None
+    reasoning_effort: str | None
+    price_in: float | None
+    price_out: float | None
+    parallel: int | None
+    recording: str | PathLike[str] | None
+    backend: str | None
+    allow_host_code: bool | None
+    budget: int | None
+    max_cost: float | None
+    time_limit: float | None
+    patience: int | None
+    baseline: str | None
+    rest: str | None
+    guard_time: float | None
+    seed: int | None
+    engine: str | None
+    store: str | PathLike[str] | None
+    wait: bool | None
+    show_prompt: bool | None
+
+
 @overload
 def optimize(
-    fn: Callable[[], Any],
-    *,
-    name: str | None = None,
-    granularity: str | None = None,
-    target: int | Sequence[int] | None = None,
-    ops: str | Sequence[str] | None = None,
-    top: int | None = None,
-    proposer: str | None = None,
-    backend: str | None = None,
-    allow_host_code: bool | None = None,
-    budget: int | None = None,
-    max_cost: float | None = None,
-    time_limit: float | None = None,
-    patience: int | None = None,
-    baseline: str | None = None,
-    rest: str | None = None,
-    guard_time: float | None = None,
-    seed: int | None = None,
-    engine: str | None = None,
-    store: str | PathLike[str] | None = None,
-    wait: bool | None = None,
-    dry_run: Literal[False] | None = None,
+    fn: Callable[[], Any], *, dry_run: Literal[False] | None = None, **options: Unpack[RunOptions]
 ) -> Run: ...
 @overload
 def optimize(
-    fn: Callable[[], Any],
-    *,
-    name: str | None = None,
-    granularity: str | None = None,
-    target: int | Sequence[int] | None = None,
-    ops: str | Sequence[str] | None = None,
-    top: int | None = None,
-    proposer: str | None = None,
-    backend: str | None = None,
-    allow_host_code: bool | None = None,
-    budget: int | None = None,
-    max_cost: float | None = None,
-    time_limit: float | None = None,
-    patience: int | None = None,
-    baseline: str | None = None,
-    rest: str | None = None,
-    guard_time: float | None = None,
-    seed: int | None = None,
-    engine: str | None = None,
-    store: str | PathLike[str] | None = None,
-    wait: bool | None = None,
-    dry_run: Literal[True],
+    fn: Callable[[], Any], *, dry_run: Literal[True], **options: Unpack[RunOptions]
 ) -> DryRun: ...
 @overload
 def optimize(
-    fn: Callable[[], Any],
-    *,
-    name: str | None = None,
-    granularity: str | None = None,
-    target: int | Sequence[int] | None = None,
-    ops: str | Sequence[str] | None = None,
-    top: int | None = None,
-    proposer: str | None = None,
-    backend: str | None = None,
-    allow_host_code: bool | None = None,
-    budget: int | None = None,
-    max_cost: float | None = None,
-    time_limit: float | None = None,
-    patience: int | None = None,
-    baseline: str | None = None,
-    rest: str | None = None,
-    guard_time: float | None = None,
-    seed: int | None = None,
-    engine: str | None = None,
-    store: str | PathLike[str] | None = None,
-    wait: bool | None = None,
-    dry_run: bool | None = None,
+    fn: Callable[[], Any], *, dry_run: bool | None, **options: Unpack[RunOptions]
 ) -> Run | DryRun: ...
-def optimize(
-    fn: Callable[[], Any],
-    *,
-    name: str | None = None,
-    granularity: str | None = None,
-    target: int | Sequence[int] | None = None,
-    ops: str | Sequence[str] | None = None,
-    top: int | None = None,
-    proposer: str | None = None,
-    backend: str | None = None,
-    allow_host_code: bool | None = None,
-    budget: int | None = None,
-    max_cost: float | None = None,
-    time_limit: float | None = None,
-    patience: int | None = None,
-    baseline: str | None = None,
-    rest: str | None = None,
-    guard_time: float | None = None,
-    seed: int | None = None,
-    engine: str | None = None,
-    store: str | PathLike[str] | None = None,
-    wait: bool | None = None,
-    dry_run: bool | None = None,
-    **unknown: Any,
-) -> Run | DryRun:
+def optimize(fn: Callable[[], Any], *, dry_run: bool | None = None, **options: Any) -> Run | DryRun:
     """Searches for kernels that make the modules which ``fn`` calls faster.
 
     ``fn`` calls one or several ``torch.nn.Module`` objects with real inputs, without gradients
@@ -165,9 +122,7 @@ def optimize(
     """
     from kforge_nb.run.begin import begin
 
-    given = {key: value for key, value in locals().items() if key in _OPTION_NAMES}
-    options = OptimizeOptions.of({**given, **unknown})
-    return begin(_callable(fn), options)
+    return begin(_callable(fn), OptimizeOptions.of({**options, "dry_run": dry_run}))
 
 
 def resume(
@@ -293,5 +248,18 @@ def _explained() -> str:
     return "".join(lines)
 
 
-_OPTION_NAMES = frozenset(spec.name for spec in option_specs())
+def _signature() -> inspect.Signature:
+    """The signature of ``optimize`` with its options written out, for help and completion."""
+    kinds = {**RunOptions.__annotations__, "dry_run": "bool | None"}
+    plainly = {name: getattr(kind, "__forward_arg__", kind) for name, kind in kinds.items()}
+    word = inspect.Parameter.KEYWORD_ONLY
+    options = [
+        inspect.Parameter(spec.name, word, default=None, annotation=plainly[spec.name])
+        for spec in option_specs()
+    ]
+    plain = inspect.signature(optimize)
+    return plain.replace(parameters=[plain.parameters["fn"], *options])
+
+
 optimize.__doc__ = f"{(optimize.__doc__ or '').rstrip()}\n{_explained()}"
+optimize.__signature__ = _signature()  # type: ignore[attr-defined]

@@ -24,6 +24,9 @@ from kforge_nb.options import clear_defaults, option_specs, set_default
 
 __all__ = ["KForge", "KForgeMagics", "load", "unload"]
 
+LANGUAGES = {"cpp": "cpp", "cuda": "cupy_raw", "cuda_extension": "cuda_extension"}
+"""What a kernel in a cell may be written in, and the backend that compiles it."""
+
 _log = logging.getLogger("kforge_nb")
 
 
@@ -44,6 +47,8 @@ def _commands() -> dict[str, Command]:
         "export": "write a run as one file: NAME.kforge.json, or .html",
         "doctor": "check the whole toolchain",
         "kernel": "judge the kernel in this cell like any candidate of a run",
+        "prompts": "show the prompts of a run that wait for an answer from a chat window",
+        "answer": "bring the answer to a prompt back: %%kforge answer ID over a cell with it",
         "runs": "list the runs of the store",
     }
     found = {
@@ -56,7 +61,7 @@ def _commands() -> dict[str, Command]:
         add_option(found["optimize"].parser, spec)
     for name in ("profile", "optimize", "resume"):
         found[name].parser.add_argument("--as", dest="bind", help="bind the result to this name")
-    for name in ("status", "stop", "pause", "resume", "wait", "show", "guard", "export"):
+    for name in ("status", "stop", "pause", "resume", "wait", "show", "guard", "export", "prompts"):
         found[name].parser.add_argument(
             "run", nargs="?", help="name of the run (default: the latest)"
         )
@@ -66,7 +71,15 @@ def _commands() -> dict[str, Command]:
     )
     kernel = found["kernel"].parser
     kernel.add_argument("--target", metavar="N", help="index of the target it computes")
+    kernel.add_argument("--parent", metavar="ID", help="node that the kernel was made from")
+    kernel.add_argument(
+        "--language",
+        metavar="|".join(LANGUAGES),
+        help="what the kernel is written in (default: what fits the target's device)",
+    )
     kernel.add_argument("--run", help="name of the run (default: the latest)")
+    found["answer"].parser.add_argument("id", metavar="ID", help="id of the prompt")
+    found["answer"].parser.add_argument("--run", help="name of the run (default: the latest)")
     for name in ("backend", "allow_host_code"):
         add_option(kernel, specs[name])
     for name, command in found.items():
@@ -85,7 +98,7 @@ class KForgeMagics(Magics):
         """Kernel Forge: %kforge COMMAND [OPTIONS], %%kforge COMMAND [OPTIONS] over a cell.
 
         Commands: profile, optimize, status, stop, pause, resume, wait, show, guard, export, doctor,
-        kernel, runs. ``%kforge COMMAND --help`` explains one.
+        kernel, prompts, answer, runs. ``%kforge COMMAND --help`` explains one.
         """
         commands = _commands()
         if line.strip() in ("-h", "--help", "help"):
@@ -197,7 +210,20 @@ class KForgeMagics(Magics):
         given = {
             k: specs[k].check(values[k]) for k in ("backend", "allow_host_code") if k in values
         }
-        return self._run(values).judge_kernel(int(target), body, **given)
+        language = values.get("language")
+        if language is not None:
+            if language not in LANGUAGES or "backend" in given:
+                both = " and leaves --backend out" if language in LANGUAGES else ""
+                raise BadInput(f"--language is one of {', '.join(LANGUAGES)}{both}")
+            given["backend"] = LANGUAGES[language]
+        parent = values.get("parent")
+        return self._run(values).judge_kernel(int(target), body, parent=parent, **given)
+
+    def _prompts(self, values: dict[str, Any], _body: str) -> Any:
+        return self._run(values).prompts
+
+    def _answer(self, values: dict[str, Any], body: str) -> None:
+        print(self._run(values).answer(values["id"], body))
 
     def _runs(self, values: dict[str, Any], _body: str) -> Any:
         from kforge_nb import api
@@ -277,7 +303,7 @@ class _Defaults(Configurable):
 
 def _configurable() -> type[_Defaults]:
     """The class of ``%config KForge``, with a trait for each option."""
-    of_one_run = {"name", "target", "dry_run", "wait"}
+    of_one_run = {"name", "target", "dry_run", "show_prompt", "wait"}
     traits = {
         spec.name: AnyTrait(spec.default, help=spec.help).tag(config=True)
         for spec in option_specs()

@@ -28,6 +28,7 @@ __all__ = [
     "set_default",
 ]
 
+PROPOSERS = ("recipes", "openai", "paste", "replay", "manual")
 RESTS = ("auto", "eager", "inductor", "cudagraphs", "inductor-cudagraphs")
 
 
@@ -53,9 +54,40 @@ class OptimizeOptions:
     top: int | None = _option(None, "at most so many targets, largest gain first", int, low=1)
     proposer: str = _option(
         "recipes",
-        "what writes candidates; the built-in recipes need no key and cost nothing",
+        "what writes candidates: the built-in recipes, which need no key and cost nothing; openai, "
+        "a language model behind any compatible endpoint, which costs money; paste, prompts that "
+        "you carry to a chat window; replay, a recorded run or transcript; manual, kernels from "
+        "%%kforge kernel cells only",
         str,
-        choices=("recipes",),
+        choices=PROPOSERS,
+    )
+    model: str | None = _option(
+        None, "name of the language model, as its endpoint knows it (openai)", str
+    )
+    temperature: float | None = _option(
+        None, "sampling temperature; the endpoint's own where left out (openai)", float, low=0
+    )
+    max_tokens: int = _option(
+        16_000, "at most so many tokens an answer, reasoning included (openai)", int, low=1
+    )
+    reasoning_effort: str | None = _option(
+        None, "how long a reasoning model may think, in the endpoint's words (openai)", str
+    )
+    price_in: float | None = _option(
+        None,
+        "US dollars a million tokens in; looked up by the model's name where left out, and 0 for "
+        "an endpoint of your own (openai)",
+        float,
+        low=0,
+    )
+    price_out: float | None = _option(
+        None, "US dollars a million tokens out, see --price-in (openai)", float, low=0
+    )
+    parallel: int = _option(
+        4, "at most so many proposals are awaited at once (openai, paste)", int, low=1
+    )
+    recording: str | None = _option(
+        None, "the run document or transcript that is played again (replay)", str
     )
     backend: str = _option(
         "auto",
@@ -73,7 +105,10 @@ class OptimizeOptions:
     )
     budget: int = _option(60, "at most so many candidates are judged", int, low=0)
     max_cost: float | None = _option(
-        None, "US dollars that paid proposers may spend at most", float, low=0
+        None,
+        "US dollars that the run may spend at most; a call that could exceed it is not made",
+        float,
+        low=0,
     )
     time_limit: float | None = _option(
         None,
@@ -105,7 +140,10 @@ class OptimizeOptions:
     )
     wait: bool = _option(False, "block until the run has ended", bool)
     dry_run: bool = _option(
-        False, "only say which targets, how many candidates and at most what cost", bool
+        False, "only say which targets, how many calls and at most what cost", bool
+    )
+    show_prompt: bool = _option(
+        False, "with --dry-run: show exactly what would be sent for each target first", bool
     )
 
     @classmethod

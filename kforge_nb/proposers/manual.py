@@ -20,7 +20,7 @@ from kforge_nb.proposers.protocol import Refusal, Request
 if TYPE_CHECKING:
     from kforge_nb.targets.target import Target
 
-__all__ = ["ManualProposer", "derive_plan", "manual_candidate"]
+__all__ = ["CellProposer", "ManualProposer", "derive_plan", "manual_candidate"]
 
 _TENSORS = r"(?:std\s*::\s*)?vector\s*<\s*(?:at|torch)\s*::\s*Tensor\s*>"
 _FORWARD = re.compile(rf"{_TENSORS}\s+forward\s*\(\s*{_TENSORS}\s*\w*\s*\)\s*\{{", re.ASCII)
@@ -50,6 +50,23 @@ class ManualProposer:
         fitting = [c for c in self._candidates if _breach(c, request.target) is None]
         found = next((c for c in fitting if c.digest not in tried), None)
         return found or Refusal("every kernel that was given has been judged")
+
+
+class CellProposer:
+    """Proposes nothing: all kernels of its run come from ``%%kforge kernel`` cells."""
+
+    name = "manual"
+
+    def supports(self, target: Target) -> str | None:
+        """Any target may get a kernel by hand."""
+        return None
+
+    def propose(self, request: Request) -> Candidate | Refusal:
+        """Always a refusal that says where kernels come from."""
+        return Refusal(
+            "kernels of this run are written by hand: "
+            f"%%kforge kernel --target {request.index} over a cell with one"
+        )
 
 
 def _breach(candidate: Candidate, target: Target) -> str | None:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 from kforge_nb.errors import KForgeError
 from kforge_nb.run import live
 from kforge_nb.run.benches import Benches, Opener
+from kforge_nb.run.callbook import CallBook
 from kforge_nb.run.control import Control, Handed, Stopped
 from kforge_nb.run.searching import Search
 from kforge_nb.store import document
@@ -26,6 +27,7 @@ from kforge_nb.view.live import NoView, open_view
 if TYPE_CHECKING:
     from kforge_nb.judge.evaluation import Evaluation
     from kforge_nb.options import OptimizeOptions
+    from kforge_nb.proposers.paste import Pending
     from kforge_nb.proposers.protocol import Proposer
     from kforge_nb.run.record import Record
     from kforge_nb.run.work import Work
@@ -51,7 +53,9 @@ class Tools:
 
     ``judge(record)`` is a context manager that opens benches; ``guard`` decides in the model and
     stores its decisions (:mod:`kforge_nb.run.guarding`); ``device`` holds plain facts. ``parallel``
-    proposals are asked for at once; 0 is for proposers that answer at once.
+    proposals are asked for at once; 0 is for proposers that answer at once. ``opened(conductor)``
+    makes the proposer of one search, where it needs something of the run: its calls are written
+    down and end with Stop.
     """
 
     judge: Callable[[Record], AbstractContextManager[Opener]]
@@ -59,6 +63,7 @@ class Tools:
     guard: Callable[[Conductor], str]
     device: dict[str, Any] = field(default_factory=dict)
     parallel: int = 0
+    opened: Callable[[Conductor], Proposer] | None = None
 
 
 class Conductor:
@@ -76,6 +81,8 @@ class Conductor:
         self.record, self.works, self.options = record, works, options
         self.workload, self.tools = workload, tools
         self.control = Control()
+        self.book = CallBook(record, self.changed)
+        self.proposer = tools.proposer
         self._views: list[LiveView] = []
         self._views_lock = threading.Lock()
         self.failure: BaseException | None = None
@@ -111,8 +118,16 @@ class Conductor:
         return self._ended.wait(timeout)
 
     def compact(self) -> dict[str, Any]:
-        """The run document without details, as the live view shows it."""
-        return document.build(self.record.store, self.record.id, details=False)
+        """The run document without details but with what is under way, for the live view."""
+        found = document.build(self.record.store, self.record.id, details=False)
+        now = {"paused": self.control.paused, "calls": self.book.live}
+        found["progress"] |= {**now, "prompts": len(self.prompts)}
+        return found
+
+    @property
+    def prompts(self) -> list[Pending]:
+        """Prompts that wait for an answer of the user, where the proposer is ``paste``."""
+        return list(getattr(self.proposer, "prompts", ())) if self.alive else []
 
     def changed(self) -> None:
         """Something worth showing is in the store."""
@@ -162,6 +177,9 @@ class Conductor:
         if not any(work.open for work in self.works):
             return "every target is done"
         self.record.set_state("searching")
+        self._count_lost_calls()
+        if self.tools.opened is not None:
+            self.proposer = self.tools.opened(self)
         self.say("searching", "starting the judge")
         with self._searching() as search:
             return search.run()
@@ -177,7 +195,7 @@ class Conductor:
                 self.record,
                 self.control,
                 benches,
-                self.tools.proposer,
+                self.proposer,
                 self.tools.device,
                 self.changed,
                 self._seconds_before,
@@ -189,6 +207,16 @@ class Conductor:
                 search.close()
                 benches.close()
                 self.record.store.put_entry(self.record.id, "seconds", search.seconds)
+
+    def _count_lost_calls(self) -> None:
+        """Calls that a killed session left open are told; they count at the most they may cost."""
+        lost = self.record.store.lose_calls(self.record.id)
+        if lost:
+            words = "a call was" if lost == 1 else f"{lost} calls were"
+            self.record.add_note(
+                f"{words} under way when an earlier session of this run was killed; nobody knows "
+                "what was answered, so the most that may have been paid is counted as spent"
+            )
 
     def judge_one(self, handed: Handed, state: str, reason: str) -> Evaluation:
         """Judges one candidate on the calling thread, without a search; then ``state`` again."""

@@ -29,10 +29,14 @@ class Stopped(Exception):
 
 @dataclass(slots=True)
 class Handed:
-    """A candidate that a user handed in, and the future of its evaluation."""
+    """A candidate that a user handed in, and the future of its evaluation.
+
+    ``parent`` is the node that it was made from; None for a draft.
+    """
 
     target: int
     candidate: Candidate
+    parent: str | None = None
     result: Future[Evaluation] = field(default_factory=Future)
 
 

@@ -44,16 +44,18 @@ def judge_source(
     index: int,
     source: str,
     *,
+    parent: str | None = None,
     backend: str = "auto",
     allow_host_code: bool = False,
 ) -> KernelVerdict:
     """Judges a cell's source for one target and waits for the verdict.
 
-    A live search judges it between two of its own candidates; for a run that has ended, a short
-    session is opened that judges this one candidate and ends.
+    ``parent`` is the node that the kernel was made from. A live search judges it between two of its
+    own candidates; for a run that has ended, a short session is opened that judges this one and
+    ends.
 
     Raises BadInput or MissingTool where the backend does not fit the target or this machine, or
-    builds host code and that is not allowed.
+    builds host code and that is not allowed, or where the target has no such parent.
     """
     import torch
 
@@ -64,7 +66,9 @@ def judge_source(
     gpu, devices = torch.cuda.is_available(), (target.device,)
     check_backend(backend, gpu=gpu, allow_host_code=allow_host_code, devices=devices)
     language = language_of(backend, target.device)
-    handed = Handed(index, candidate_from_cell(source, target, language))
+    if parent is not None:
+        _check_parent(record, index, parent)
+    handed = Handed(index, candidate_from_cell(source, target, language), parent)
     if conductor is None or not conductor.alive:
         return KernelVerdict(index, one_more(record, handed, allow_host_code))
     if language == "cuda_extension" and not conductor.options.allow_host_code:
@@ -74,3 +78,13 @@ def judge_source(
         )
     conductor.control.hand_in(handed)
     return KernelVerdict(index, handed.result.result())
+
+
+def _check_parent(record: Record, index: int, parent: str) -> None:
+    """BadInput where the target has no node of that id."""
+    known = [node["id"] for node in record.store.nodes(record.id, index)]
+    if parent not in known:
+        listing = f"{', '.join(known[-8:])}" if known else "none yet"
+        raise BadInput(
+            f"target {index} of run {record.name} has no node {parent!r}; its last are: {listing}"
+        )

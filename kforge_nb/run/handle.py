@@ -24,6 +24,7 @@ if TYPE_CHECKING:
     from kforge_nb.guard.apply import Applied
     from kforge_nb.run.conductor import Conductor
     from kforge_nb.run.hand_in import KernelVerdict
+    from kforge_nb.run.prompts import Prompts
     from kforge_nb.run.record import Record
     from kforge_nb.run.source import Source
     from kforge_nb.workload.capture import Workload
@@ -92,16 +93,36 @@ class Run(RunView):
         """``await run`` waits without blocking the event loop."""
         return asyncio.to_thread(self.wait).__await__()
 
+    @property
+    def prompts(self) -> Prompts:
+        """Prompts that wait for an answer from a chat window (``--proposer paste``)."""
+        from kforge_nb.run.prompts import Prompts
+
+        return Prompts(self._live.prompts if self._alive else (), self.name)
+
+    def answer(self, prompt_id: str, text: str) -> str:
+        """Brings the answer to a prompt back; what becomes of it, in words.
+
+        An answer that cannot be read leaves a shorter prompt under the same id, once. BadInput when
+        no such prompt waits (in this process).
+        """
+        answer = getattr(self._require_live("answered").proposer, "answer", None)
+        if answer is None:
+            raise BadInput(f"run {self.name} asks no prompts; begin one with --proposer paste")
+        return str(answer(str(prompt_id), text))
+
     def judge_kernel(
         self,
         target: int,
         source: str,
         *,
+        parent: str | None = None,
         backend: str = "auto",
         allow_host_code: bool = False,
     ) -> KernelVerdict:
         """Judges a source like any candidate of ``target`` and adds it to the tree.
 
+        ``parent`` is the id of the node that it was made from; without one it is a draft.
         ``backend`` says what the source is: ``cpp``, ``cupy_raw`` (CUDA with a plan) or
         ``cuda_extension``, which needs ``allow_host_code``; ``auto`` follows the target's device.
         Blocks until the verdict is there. BadInput when the run has no such target or the source
@@ -114,6 +135,7 @@ class Run(RunView):
             self._conductor,
             target,
             source,
+            parent=parent,
             backend=backend,
             allow_host_code=allow_host_code,
         )

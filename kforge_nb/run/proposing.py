@@ -15,10 +15,11 @@ from concurrent.futures import wait as wait_for
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kforge_nb.candidates.candidate import Candidate, Kernel, LaunchPlan
 from kforge_nb.judge.evaluation import Evaluation, Verdict
+from kforge_nb.proposers.failed import failed_candidate
 
 if TYPE_CHECKING:
+    from kforge_nb.candidates.candidate import Candidate
     from kforge_nb.proposers.protocol import Failure, Proposer, Refusal, Request
     from kforge_nb.run.work import Work
     from kforge_nb.search.mcts import Choice
@@ -27,9 +28,6 @@ __all__ = ["Asked", "Proposals", "failed_node", "settled"]
 
 END_PATIENCE_S = 5.0
 """How long the end of a search waits for proposers that were told to stop."""
-
-NO_KERNEL = LaunchPlan((Kernel("none", ("out0",)),))
-"""The plan of a node whose answer held no kernel; it is never judged."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,10 +96,7 @@ class Proposals:
 
 def failed_node(failure: Failure) -> tuple[Candidate, Evaluation]:
     """An answer without a kernel as a node of the tree: its text, and the reason as verdict."""
-    candidate = Candidate(
-        failure.language, failure.text, NO_KERNEL, failure.title, dict(failure.origin)
-    )
-    return candidate, Evaluation(Verdict.REFUSED, failure.reason[:4000])
+    return failed_candidate(failure), Evaluation(Verdict.REFUSED, failure.reason[:4000])
 
 
 def settled(futures: list[Future[Any]], seconds: float, over: Callable[[], bool]) -> None:

@@ -21,12 +21,13 @@ from kforge_nb.run import facts
 from kforge_nb.run.confirming import Confirmation
 from kforge_nb.run.flights import AT_ONCE, STOP_LATENCY_S, Flight, Flights
 from kforge_nb.run.proposing import Asked, Proposals, failed_node, settled
+from kforge_nb.run.script import PLAYED, Script, script_of
 from kforge_nb.search import allocate, mcts, stopping
 
 if TYPE_CHECKING:
     from kforge_nb.candidates.candidate import Candidate
     from kforge_nb.options import OptimizeOptions
-    from kforge_nb.proposers.protocol import Proposer
+    from kforge_nb.proposers.protocol import Action, Proposer
     from kforge_nb.run.benches import Benches
     from kforge_nb.run.control import Control, Handed
     from kforge_nb.run.record import Record
@@ -66,6 +67,7 @@ class Search:
         self._flights = Flights(benches, control)
         self._proposals = Proposals(proposer, parallel)
         self._poor: dict[int | None, str] = {}
+        self._script = script_of(proposer, works)
         self._begun = time.monotonic()
         self._before = seconds_before
         self._winners = Confirmation(options, record, control, benches, self._show)
@@ -107,7 +109,7 @@ class Search:
             left.result.set_exception(KForgeError("the run ended before its turn came"))
 
     def judge_handed(self, handed: Handed) -> None:
-        """Judges a user's own candidate now, as a draft of its target's tree."""
+        """Judges a user's own candidate now, as a node of its target's tree."""
         self._submit_handed(handed)
         while self._flights:
             self._land()
@@ -139,6 +141,8 @@ class Search:
         over = stopping.run(self._facts(), self.rules) or self._poor.get(None)
         if over is not None:
             return over
+        if self._script is not None:
+            return self._play(self._script)
         self._retire()
         states = [facts.state_of(work) for work in self.works if work.index not in self._poor]
         while not isinstance(pick := allocate.next_target(states, self.rates), allocate.Stop):
@@ -156,11 +160,26 @@ class Search:
             if not work.tree.root.pending:
                 self._settle(work, "there is nothing more to try")
             return not work.open
+        self._ask(work, choice)
+        return True
+
+    def _play(self, script: Script) -> str | None:
+        """The next step of a recording, or why there is none (now)."""
+        step = script.next()
+        if step is None:
+            return PLAYED if script.played else WAITING
+        work, choice = step
+        if work.state != "searching":
+            work.set("searching")
+        self._ask(work, choice)
+        return None
+
+    def _ask(self, work: Work, choice: Choice) -> None:
+        """Asks the proposer for what was chosen."""
         self._show(f"{choice.action} for target {work.index} ({work.target.name})")
         under_way = self._flights.digests(work)
         request = facts.request_for(work, choice, self.device, self.options.seed, under_way)
         self._proposals.ask(work, choice, request)
-        return True
 
     def _take_proposals(self) -> None:
         """Sends candidates that have come to the judge; what is none joins the tree at once."""
@@ -204,7 +223,10 @@ class Search:
 
     def _submit_handed(self, handed: Handed) -> None:
         work = self._work(handed.target)
-        ticket = work.tree.expect(None, "draft").id
+        parent = handed.parent
+        above = work.tree[parent] if parent is not None else None
+        action: Action = "repair" if above is not None and above.repairable else "optimise"
+        ticket = work.tree.expect(parent, action if above is not None else "draft").id
         self._flights.send(work, ticket, handed.candidate, time.monotonic(), handed)
 
     def _land(self) -> None:

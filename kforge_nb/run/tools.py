@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kforge_nb.run.conductor import Tools
 from kforge_nb.run.devices import check_tools, facts_for
+from kforge_nb.run.writers import make_writer
 
 if TYPE_CHECKING:
     from kforge_nb.judge.judge import Judge
@@ -22,11 +23,18 @@ def make_tools(options: OptimizeOptions, device: str) -> Tools:
     Raises MissingTool where a compiler, the device or its driver is not here, so that a run does
     not begin in vain.
     """
-    from kforge_nb.proposers.recipes import RecipeProposer
     from kforge_nb.run.guarding import guard_stage
 
     check_tools(device)
-    return Tools(_judge(options), RecipeProposer(), guard_stage, facts_for(device))
+    writer = make_writer(options)
+    return Tools(
+        _judge(options),
+        writer.proposer,
+        guard_stage,
+        facts_for(device),
+        writer.parallel,
+        writer.opened,
+    )
 
 
 def _judge(options: OptimizeOptions) -> Any:

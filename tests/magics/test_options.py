@@ -77,10 +77,13 @@ def test_changed_defaults_reach_new_options():
 def test_the_signature_of_optimize_is_the_table():
     """``optimize`` has exactly the options of the table, each explained in its docstring."""
     import kforge_nb
+    from kforge_nb.api import RunOptions
 
     parameters = inspect.signature(kforge_nb.optimize).parameters
     keywords = {n for n, p in parameters.items() if p.kind is inspect.Parameter.KEYWORD_ONLY}
+    table = {spec.name for spec in option_specs()}
 
-    assert {spec.name for spec in option_specs()} == keywords
+    assert table == keywords == set(RunOptions.__annotations__) | {"dry_run"}
+    assert parameters["target"].annotation == "int | Sequence[int] | None"
     for spec in option_specs():
         assert spec.help in (kforge_nb.optimize.__doc__ or "")

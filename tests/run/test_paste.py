@@ -1,0 +1,109 @@
+"""A run whose kernels come from a chat window, through the handle and across a restart."""
+
+from __future__ import annotations
+
+import time
+
+import pytest
+
+from kforge_nb.errors import BadInput
+from kforge_nb.options import OptimizeOptions
+from kforge_nb.run.conductor import Conductor, Tools
+from kforge_nb.run.handle import Run
+from kforge_nb.run.reload import works_of
+from kforge_nb.run.source import StoreSource
+from kforge_nb.run.writers import make_writer
+
+PATIENCE_S = 30
+SOURCE = """#include <cstdint>
+extern "C" void mine(const float* in0, float* out0, int64_t n, int32_t nthreads) {
+  for (int64_t i = 0; i < n; ++i) out0[i] = in0[i]; // NUMBER
+}"""
+PLAN = '{"kernels": [{"name": "mine", "args": ["in0", "out0", "i64:numel(in0)", "i32:nthreads"]}]}'
+
+
+def answer(number):
+    """A good answer, another one for each number."""
+    return f"```cpp\n{SOURCE.replace('NUMBER', str(number))}\n```\n```json\n{PLAN}\n```"
+
+
+@pytest.fixture
+def paste(stage):
+    """A stage whose runs ask two prompts at once."""
+    writer = make_writer(OptimizeOptions.of({"proposer": "paste", "parallel": 2}))
+    stage.tools = lambda: Tools(
+        stage.judge.session,
+        writer.proposer,
+        stage.guard,
+        {"name": "test"},
+        writer.parallel,
+        writer.opened,
+    )
+    return stage
+
+
+def waiting(run, count):
+    """The run's prompts, once there are so many."""
+    deadline = time.monotonic() + PATIENCE_S
+    while len(run.prompts) != count:
+        assert time.monotonic() < deadline, f"{len(run.prompts)} prompts instead of {count}"
+        time.sleep(0.01)
+    return run.prompts
+
+
+def test_answers_are_judged_and_counted(paste):
+    """Two prompts wait, their answers join the tree, and the cost is told as nothing."""
+    conductor = paste.conductor(budget=2)
+    conductor.start()
+    run = Run(StoreSource(conductor.record))
+    first, second = waiting(run, 2)
+    assert conductor.compact()["progress"]["prompts"] == 2
+    assert "%%kforge answer" in repr(run.prompts)
+    run.answer(second.id, answer(1))
+    run.answer(first.id, answer(2))
+
+    assert conductor.join(PATIENCE_S)
+    nodes = run.document["details"]
+    assert {answer(1), answer(2)} == {d["answer"] for d in nodes.values()}
+    assert [c["usd"] for c in run.document["costs"]] == [0.0, 0.0]
+    assert all(c["estimated"] for c in run.document["costs"])
+    assert run.prompts == []
+
+
+def test_an_answer_survives_a_restart(paste):
+    """Prompts are made again after a kernel is gone, and an answer that was given is not lost."""
+    conductor = paste.conductor(budget=2)
+    paste.judge.gate.clear()
+    conductor.start()
+    run = Run(StoreSource(conductor.record))
+    first, _ = waiting(run, 2)
+    run.answer(first.id, answer(1))
+    assert paste.judge.began.wait(PATIENCE_S)
+    run.stop()
+    assert paste.store.nodes(conductor.record.id) == []
+
+    paste.judge.gate.set()
+    again = Conductor(
+        conductor.record, works_of(conductor.record), conductor.options, "here", paste.tools()
+    )
+    again.start()
+    (left,) = waiting(run, 1)
+    run.answer(left.id, answer(2))
+    assert again.join(PATIENCE_S)
+    assert len(paste.store.nodes(conductor.record.id)) == 2
+    assert {answer(1), answer(2)} <= {d["answer"] for d in run.document["details"].values()}
+
+
+def test_runs_that_ask_nothing_say_so(stage):
+    """An answer to a run of another proposer, or one that has ended, is told why it is refused."""
+    conductor = stage.conductor()
+    stage.judge.gate.clear()
+    conductor.start()
+    run = Run(StoreSource(conductor.record))
+    with pytest.raises(BadInput, match="--proposer paste"):
+        run.answer("0.0", "text")
+    assert repr(run.prompts) == "no prompt of run r waits for an answer"
+    stage.judge.gate.set()
+    assert conductor.join(PATIENCE_S)
+    with pytest.raises(BadInput, match="has ended"):
+        run.answer("0.0", "text")
