@@ -20,6 +20,7 @@ from torch._dynamo.exc import TorchDynamoException
 from torch.utils.hooks import RemovableHandle
 
 from kforge_nb.guard.policy import FIXED_SHAPES
+from kforge_nb.workload.fixed_sizes import compiled
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -85,7 +86,7 @@ class GuardedCall:
         self.dynamic = dynamic
         entry = fresh_entry(type(self.module).__name__)
         self.codes.append(entry.__code__)
-        return torch.compile(entry, backend=self.backend, dynamic=dynamic)
+        return compiled(entry, self.backend, dynamic)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module on these arguments; under export and tracing the module's own call."""

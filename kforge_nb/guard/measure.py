@@ -24,6 +24,7 @@ from kforge_nb.guard.policy import dynamic_for
 from kforge_nb.guard.switch import SwitchBackend
 from kforge_nb.judge.statistics import next_look
 from kforge_nb.workload.calls import signature, tensors_of
+from kforge_nb.workload.fixed_sizes import compiled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -143,9 +144,7 @@ class Model:
         for module in {id(c.module): c.module for c in calls}.values():
             own = [signature(c.args, c.kwargs) for c in calls if c.module is module]
             entry = fresh_entry(type(module).__name__)
-            model.entries[id(module)] = torch.compile(
-                entry, backend=backend, dynamic=dynamic_for(own)
-            )
+            model.entries[id(module)] = compiled(entry, backend, dynamic_for(own))
         return model
 
     def runner(self, call: ModuleCall) -> Callable[..., Any]:

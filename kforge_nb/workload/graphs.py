@@ -19,6 +19,7 @@ from torch import fx, nn
 
 from kforge_nb.workload.calls import GradState, ModuleCall
 from kforge_nb.workload.copies import Copier
+from kforge_nb.workload.fixed_sizes import compiled
 
 __all__ = ["CapturedGraph", "Source", "graphs_of"]
 
@@ -85,9 +86,9 @@ def graphs_of(call: ModuleCall, note: Callable[[str], None]) -> list[CapturedGra
     recorder = _Recorder(call)
     code = _entry.__code__.replace(co_name="kforge_capture")
     entry = types.FunctionType(code, _entry.__globals__, "kforge_capture")
-    compiled = torch.compile(entry, backend=recorder, dynamic=False)
+    traced = compiled(entry, recorder, dynamic=False)
     try:
-        call.run(lambda *args, **kwargs: compiled(call.module, args, kwargs))
+        call.run(lambda *args, **kwargs: traced(call.module, args, kwargs))
     except Exception as error:  # noqa: BLE001 - the profile goes on without this module
         first = str(error).strip().splitlines() or [""]
         note(
