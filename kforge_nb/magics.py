@@ -206,18 +206,8 @@ class KForgeMagics(Magics):
         target = values["target"]
         if not target.isdigit():
             raise BadInput(f"--target takes the index of a target, not {target!r}")
-        specs = {spec.name: spec for spec in option_specs()}
-        given = {
-            k: specs[k].check(values[k]) for k in ("backend", "allow_host_code") if k in values
-        }
-        language = values.get("language")
-        if language is not None:
-            if language not in LANGUAGES or "backend" in given:
-                both = " and leaves --backend out" if language in LANGUAGES else ""
-                raise BadInput(f"--language is one of {', '.join(LANGUAGES)}{both}")
-            given["backend"] = LANGUAGES[language]
-        parent = values.get("parent")
-        return self._run(values).judge_kernel(int(target), body, parent=parent, **given)
+        given = _kernel_options(values)
+        return self._run(values).judge_kernel(int(target), body, **given)
 
     def _prompts(self, values: dict[str, Any], _body: str) -> Any:
         return self._run(values).prompts
@@ -270,6 +260,21 @@ class KForgeMagics(Magics):
         self._names[bind] = result
         display(result)
         return None
+
+
+def _kernel_options(values: dict[str, Any]) -> dict[str, Any]:
+    """What ``%%kforge kernel`` was told beside target and run, as ``judge_kernel`` takes it."""
+    specs = {spec.name: spec for spec in option_specs()}
+    given = {k: specs[k].check(values[k]) for k in ("backend", "allow_host_code") if k in values}
+    language = values.get("language")
+    if language is not None and (language not in LANGUAGES or "backend" in given):
+        raise BadInput(
+            f"--language is one of {', '.join(LANGUAGES)}, not {language!r}; it says the same as "
+            "--backend, so only one of them is given"
+        )
+    if language is not None:
+        given["backend"] = LANGUAGES[language]
+    return given | ({"parent": values["parent"]} if "parent" in values else {})
 
 
 class _Defaults(Configurable):

@@ -109,6 +109,43 @@ def test_a_kernel_is_handed_on_with_its_backend(shell, capsys, monkeypatch):
     assert asked == [((2, "forward\n"), opted), ((3, "kernel\n"), {})]
 
 
+def test_a_kernel_has_a_parent_and_a_language(shell, capsys, monkeypatch):
+    """``--parent`` and ``--language`` reach the run; a language and a backend are one too many."""
+    from kforge_nb import api
+
+    asked = []
+
+    class Run:
+        def judge_kernel(self, *args, **more):
+            asked.append(more)
+
+    monkeypatch.setattr(api, "find_run", lambda *_, **__: Run())
+    run_cell(shell, capsys, "%%kforge kernel --target 2 --parent 2.0 --language cuda\nk")
+    assert asked == [{"backend": "cupy_raw", "parent": "2.0"}]
+    for line in ("--language rust", "--language cpp --backend cpp"):
+        _, err, _ = run_cell(shell, capsys, f"%%kforge kernel --target 2 {line}\nk")
+        assert "--language is one of cpp, cuda, cuda_extension" in err
+
+
+def test_an_answer_is_brought_back_from_a_cell(shell, capsys, monkeypatch):
+    """The cell under ``%%kforge answer`` reaches the prompt it names, and the words come back."""
+    from kforge_nb import api
+
+    class Run:
+        prompts = ("a prompt",)
+
+        def answer(self, prompt_id, text):
+            return f"{prompt_id}: {text.strip()}"
+
+    found = []
+    monkeypatch.setattr(api, "find_run", lambda *given, **__: found.append(given) or Run())
+    out, _, _ = run_cell(shell, capsys, "%%kforge answer 3.1 --run r\nthe text")
+    assert out == "3.1: the text\n"
+    assert found == [("r",)]
+    run_cell(shell, capsys, "%kforge prompts r")
+    assert shell.user_ns["_"] == ("a prompt",)
+
+
 def test_errors_of_kforge_lose_their_traceback(shell, profile, capsys):
     """What kforge raises on purpose reaches the user as its message alone."""
     profile.result = StoreError("the store is locked; try again")
