@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from kforge_nb.doctor import Doctor
     from kforge_nb.profile.table import Profile
-    from kforge_nb.run.begin import DryRun
+    from kforge_nb.run.dry import DryRun
     from kforge_nb.run.handle import Run
 
 __all__ = [

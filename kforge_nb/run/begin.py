@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import html
 from collections.abc import Callable, Collection
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kforge_nb.backends import check_backend, unfit
@@ -19,6 +17,7 @@ from kforge_nb.run.devices import (
     elsewhere,
     tool_notes,
 )
+from kforge_nb.run.dry import DryRun, dry_run
 from kforge_nb.run.guarding import winner_of
 from kforge_nb.run.handle import Run
 from kforge_nb.run.record import Record, open_store, versions
@@ -38,35 +37,11 @@ if TYPE_CHECKING:
     from kforge_nb.store.store import Store
     from kforge_nb.targets.target import Target
 
-__all__ = ["DryRun", "begin", "go_on", "one_more"]
+__all__ = ["begin", "go_on", "one_more"]
 
 
 PROFILE_S = 2.0
 """Seconds for timing the targets: enough to rank them; the judge measures properly later."""
-
-
-@dataclass(frozen=True, slots=True)
-class DryRun:
-    """What an optimize run would do: its targets, and at most how many candidates and dollars."""
-
-    rows: tuple[tuple[str, str, str], ...]
-    candidates: int
-    usd: float
-
-    def __repr__(self) -> str:
-        lines = [f"  {index:>4}  {name}: {reason}" for index, name, reason in self.rows]
-        return "\n".join([self._headline(), *lines])
-
-    def _repr_html_(self) -> str:
-        cells = "".join(
-            "<tr>" + "".join(f"<td>{html.escape(cell)}</td>" for cell in row) + "</tr>"
-            for row in self.rows
-        )
-        head = "<tr><th>target</th><th>name</th><th>what would happen</th></tr>"
-        return f"<p>{html.escape(self._headline())}</p><table>{head}{cells}</table>"
-
-    def _headline(self) -> str:
-        return f"at most {self.candidates} candidates would be judged, for at most ${self.usd:.2f}"
 
 
 def begin(fn: Callable[[], Any], options: OptimizeOptions) -> Run | DryRun:
@@ -98,7 +73,7 @@ def begin(fn: Callable[[], Any], options: OptimizeOptions) -> Run | DryRun:
         ),
     )
     if store is None:
-        return _dry_run(profiled, choices, options)
+        return dry_run(profiled, choices, options, tools.device)
     record, works = _write_down(store, profiled, choices, options, tools.device)
     conductor = Conductor(record, works, options, profiled.workload, tools)
     conductor.start()
@@ -170,16 +145,6 @@ def _check_free(store: Store, name: str) -> None:
             f"a run named {name!r} exists in {store.path.parent}; choose another --name, or go on "
             f"with it by %kforge resume {name}"
         )
-
-
-def _dry_run(profiled: Profile, choices: list[Choice], options: OptimizeOptions) -> DryRun:
-    names = {row.index: row.name for row in profiled.rows}
-    rows = tuple(
-        (str(c.index), names[c.index], ("search: " if c.taken else "skip: ") + c.reason)
-        for c in choices
-    )
-    taken = any(c.taken for c in choices)
-    return DryRun(rows, options.budget if taken else 0, 0.0)
 
 
 def _write_down(
