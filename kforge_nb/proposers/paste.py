@@ -21,6 +21,7 @@ from kforge_nb.proposers.prompting import language_of, render
 from kforge_nb.proposers.protocol import Failure, Refusal
 from kforge_nb.proposers.recording import Call
 from kforge_nb.proposers.strategies import next_strategy
+from kforge_nb.proposers.stream import Usage
 
 if TYPE_CHECKING:
     from typing import Any
@@ -31,7 +32,7 @@ if TYPE_CHECKING:
     from kforge_nb.proposers.recording import Recorder
     from kforge_nb.targets.target import Target
 
-__all__ = ["PasteProposer", "Pending", "Tokens", "unwritable"]
+__all__ = ["PasteProposer", "Pending", "unwritable"]
 
 LOOK_EVERY_S = 0.1
 
@@ -46,18 +47,6 @@ class Pending:
     action: str
     text: str
     note: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Tokens:
-    """What a prompt and its answer have in tokens, by their length."""
-
-    tokens_in: int
-    tokens_out: int
-    cached: int = 0
-    reasoning: int = 0
-    estimated: bool = True
-    model: str = ""
 
 
 @dataclass(slots=True)
@@ -169,7 +158,8 @@ class PasteProposer:
         request, prompt = question.request, question.prompt
         found = parse(text, request.target, language_of(request))
         problem = "" if isinstance(found, Answer) else found.reason
-        tokens = Tokens(tokens_estimate(prompt.text()), tokens_estimate(text))
+        asked, said = tokens_estimate(prompt.text()), tokens_estimate(text)
+        tokens = Usage(asked, tokens_out=said, estimated=True)
         seconds = time.monotonic() - question.begun
         self._recorder.end(question.number, tokens, 0.0, seconds, text, problem)
         if isinstance(found, Answer):
@@ -181,7 +171,7 @@ class PasteProposer:
             return self._ask_again(question, text, problem)
         language = language_of(request)
         origin = question.origin
-        question.outcome = Failure(problem, text, language, origin=origin)  # type: ignore[arg-type]
+        question.outcome = Failure(problem, text, language, origin=origin)
         question.done.set()
         return f"prompt {request.node}: there is no kernel in the answer ({problem})"
 

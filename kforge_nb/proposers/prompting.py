@@ -23,7 +23,7 @@ from kforge_nb.proposers.hints import hints, strategies, strategy_words
 if TYPE_CHECKING:
     import jinja2
 
-    from kforge_nb.candidates.candidate import LaunchPlan
+    from kforge_nb.candidates.candidate import Language, LaunchPlan
     from kforge_nb.proposers.protocol import Attempt, Request
 
 __all__ = [
@@ -93,7 +93,7 @@ _CUTS = (
 )  # fmt: skip
 
 
-def language_of(request: Request) -> str:
+def language_of(request: Request) -> Language:
     """What a target's kernels are written in: ``cuda`` on a GPU, else ``cpp``."""
     return "cuda" if request.target.device.startswith("cuda") else "cpp"
 

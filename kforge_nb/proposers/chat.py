@@ -1,0 +1,327 @@
+"""The client of a chat endpoint: one call at a time for each thread that asks, cancelled at once.
+
+The ``openai`` package does the talking, on an event loop of its own thread, because there a call
+can be cancelled cleanly wherever it waits: the connection is closed, the endpoint sees that nobody
+listens any more. Attempts are repeated here and not by the package, so that each one is counted.
+The key comes from the environment and goes nowhere else; messages are scrubbed of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import os
+import random
+import threading
+import time
+import urllib.parse
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from kforge_nb.errors import BadInput, MissingTool
+from kforge_nb.proposers.prompting import Prompt
+from kforge_nb.proposers.stream import Received, Usage
+from kforge_nb.proposers.trouble import RETRIED, ChatFailed, from_exception, scrubbed
+
+__all__ = ["Chat", "ChatFailed", "Reply", "Timing", "Usage"]
+
+OFFICIAL = "https://api.openai.com/v1"
+LOOK_EVERY_S = 0.05
+_NO_KEY = "none"  # what is sent to an endpoint of one's own that asks for no key
+_MOST_OPTIONS = 4
+_CHARACTERS_PER_TOKEN = 12
+_LEAST_CHARACTERS = 60_000
+
+Text = Callable[[str], None]
+
+
+class Cancel(Protocol):
+    """What says that an answer is not wanted any more (``threading.Event`` fits)."""
+
+    def is_set(self) -> bool:
+        """Whether to stop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Timing:
+    """How long to wait for what, in seconds.
+
+    ``connect``: until a connection stands. ``silence``: without a byte. ``whole``: one attempt.
+    ``pause``: before the second attempt, doubled each time. ``longest_pause``: what an endpoint may
+    ask to wait; a longer wait ends the call.
+    """
+
+    connect: float = 15.0
+    silence: float = 180.0
+    whole: float = 1200.0
+    pause: float = 1.0
+    longest_pause: float = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """An answer. ``usage`` is None where the endpoint told none.
+
+    ``finish`` is the endpoint's word for why it ended (``stop``, ``length``, ``content_filter``).
+    ``attempts`` were made, of which ``lost`` were sent and never answered whole: nobody knows what
+    they cost. ``notes`` say which options the endpoint does not know.
+    """
+
+    text: str
+    usage: Usage | None
+    finish: str
+    seconds: float
+    attempts: int
+    lost: int = 0
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Progress:
+    """What a call has come to, for the thread that waits for it."""
+
+    lost: int = 0
+    sent: bool = False
+
+    @property
+    def unpaid(self) -> int:
+        """Attempts whose cost nobody told, the one under way included."""
+        return self.lost + self.sent
+
+
+class Chat:
+    """One model at one endpoint. Thread-safe; ``close`` ends its thread.
+
+    Args:
+        model: as the endpoint knows it.
+        base_url: of the endpoint; if not given ``OPENAI_BASE_URL``, else OpenAI's own.
+        temperature: sent if given; left out for endpoints that refuse it.
+        reasoning_effort: likewise.
+        timing: how long to wait for what.
+        attempts: of each call, the first included.
+
+    Raises:
+        BadInput: there is no key for OpenAI's own endpoint, or the address is none.
+    """
+
+    def __init__(
+        self,
+        model: str,
+        *,
+        base_url: str | None = None,
+        temperature: float | None = None,
+        reasoning_effort: str | None = None,
+        timing: Timing | None = None,
+        attempts: int = 3,
+    ) -> None:
+        self.model, self.attempts, self.timing = model, max(attempts, 1), timing or Timing()
+        self.base_url = base_url or os.environ.get("OPENAI_BASE_URL") or OFFICIAL
+        self.where = _host(self.base_url)
+        self._key = os.environ.get("OPENAI_API_KEY") or ""
+        official = self.where == _host(OFFICIAL)
+        if not self._key and official:
+            raise BadInput(
+                "OPENAI_API_KEY is not set, and OpenAI's endpoint needs a key; set it in the "
+                "environment before the notebook starts, or name another endpoint with "
+                "OPENAI_BASE_URL"
+            )
+        self._limit_name = "max_completion_tokens" if official else "max_tokens"
+        optional = {"temperature": temperature, "reasoning_effort": reasoning_effort}
+        self._options: dict[str, Any] = {k: v for k, v in optional.items() if v is not None}
+        self._options["stream_options"] = {"include_usage": True}
+        self._notes: list[str] = []
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._client: Any = None
+        self._closed = False
+
+    def complete(
+        self,
+        prompt: Prompt,
+        *,
+        max_tokens: int,
+        cancel: Cancel | None = None,
+        on_text: Text | None = None,
+    ) -> Reply:
+        """The answer to a prompt; blocks, and may be called from several threads at once.
+
+        Args:
+            prompt: its messages are sent as they are.
+            max_tokens: of the answer, reasoning included.
+            cancel: asked twenty times a second; once it says so the call is ended.
+            on_text: given each piece of text and of reasoning as it arrives, on another thread.
+
+        Raises:
+            ChatFailed: there is no answer; nothing else is raised for what an endpoint may do.
+            MissingTool: the openai package is not installed.
+        """
+        progress = _Progress()
+        begun = time.monotonic()
+        work = self._answer(prompt, max_tokens, on_text or (lambda _: None), progress, begun)
+        future = self._submit(work)
+        try:
+            while not concurrent.futures.wait([future], timeout=LOOK_EVERY_S).done:
+                if cancel is not None and cancel.is_set():
+                    break
+            if future.done() and not future.cancelled():  # close() cancels, too
+                return future.result()
+        finally:
+            future.cancel()  # also where the thread that waits is interrupted
+        raise ChatFailed("cancelled", "the call was stopped", lost=progress.unpaid)
+
+    def close(self) -> None:
+        """Ends all calls under way and the thread. Safe to call twice."""
+        with self._lock:
+            loop, self._loop, self._closed = self._loop, None, True
+        if loop is not None:
+            asyncio.run_coroutine_threadsafe(self._shut(loop), loop)
+
+    async def _shut(self, loop: asyncio.AbstractEventLoop) -> None:
+        mine = asyncio.current_task()
+        tasks = [t for t in asyncio.all_tasks(loop) if t is not mine]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._client is not None:
+            await self._client.close()
+        loop.stop()
+
+    # -- the loop's thread -------------------------------------------------------------------
+
+    def _submit(self, work: Coroutine[Any, Any, Reply]) -> concurrent.futures.Future[Reply]:
+        with self._lock:
+            if self._closed:
+                work.close()
+                raise ChatFailed("cancelled", "the client of the endpoint is closed")
+            if self._loop is None:
+                try:
+                    self._client = self._make_client()
+                except BaseException:
+                    work.close()
+                    raise
+                self._loop = asyncio.new_event_loop()
+                threading.Thread(
+                    target=self._run, args=(self._loop,), name="kforge-chat", daemon=True
+                ).start()
+            return asyncio.run_coroutine_threadsafe(work, self._loop)
+
+    @staticmethod
+    def _run(loop: asyncio.AbstractEventLoop) -> None:
+        asyncio.set_event_loop(loop)
+        try:
+            loop.run_forever()
+        finally:
+            loop.close()
+
+    def _make_client(self) -> Any:
+        try:
+            import openai
+        except ImportError as problem:
+            raise MissingTool(
+                "the openai proposer needs the openai package; install it with "
+                "pip install 'kforge-nb[openai]'"
+            ) from problem
+        return openai.AsyncOpenAI(
+            api_key=self._key or _NO_KEY,
+            base_url=self.base_url,
+            max_retries=0,
+            timeout=openai.Timeout(self.timing.silence, connect=self.timing.connect),
+        )
+
+    async def _answer(
+        self, prompt: Prompt, max_tokens: int, on_text: Text, progress: _Progress, begun: float
+    ) -> Reply:
+        attempt, options = 1, 0
+        while True:
+            try:
+                got = await self._attempt(prompt, max_tokens, on_text, progress)
+            except ChatFailed as failed:
+                if failed.kind == "parameter" and options < _MOST_OPTIONS:
+                    options += 1
+                    self._without(failed)
+                    continue
+                progress.lost += progress.sent and failed.usage is None
+                progress.sent = False
+                failed.lost = progress.lost
+                if failed.kind not in RETRIED or attempt >= self.attempts:
+                    raise
+                await asyncio.sleep(self._pause(failed, attempt))
+                attempt += 1
+                continue
+            seconds = time.monotonic() - begun
+            notes = tuple(self._notes)
+            return Reply(got.text, got.usage, got.finish, seconds, attempt, progress.lost, notes)
+
+    async def _attempt(
+        self, prompt: Prompt, max_tokens: int, on_text: Text, progress: _Progress
+    ) -> Received:
+        progress.sent = False
+        got = Received(max(_LEAST_CHARACTERS, _CHARACTERS_PER_TOKEN * max_tokens))
+        try:
+            async with asyncio.timeout(self.timing.whole):
+                await self._exchange(prompt, max_tokens, on_text, progress, got)
+        except Exception as problem:  # noqa: BLE001  whatever a network may raise has a kind
+            failed, read = from_exception(problem, got, self.model, self.where)
+            progress.sent = progress.sent and read
+            failed.args = (scrubbed(str(failed), self._key),)
+            raise failed from None
+        if not got.choices:
+            raise ChatFailed("empty", f"{self.where} answered without any choice", usage=got.usage)
+        if not (got.finish or got.done):
+            raise ChatFailed("cut", f"the answer of {self.where} ends in the middle")
+        return got
+
+    async def _exchange(
+        self, prompt: Prompt, max_tokens: int, on_text: Text, progress: _Progress, got: Received
+    ) -> None:
+        asked = {"model": self.model, "messages": list(prompt.messages), "stream": True,
+                 self._limit_name: max_tokens, **self._options}  # fmt: skip
+        create = self._client.chat.completions.with_streaming_response.create
+        progress.sent = True
+        async with create(**asked) as response:
+            kind = response.headers.get("content-type", "")
+            if "json" in kind and "event-stream" not in kind:
+                pieces = got.whole(await response.read())
+                on_text("".join(pieces))
+                return
+            async for data in response.iter_bytes():
+                for piece in got.feed(data):
+                    on_text(piece)
+            for piece in got.end():
+                on_text(piece)
+
+    # -- what went wrong ---------------------------------------------------------------------
+
+    def _without(self, failed: ChatFailed) -> None:
+        """Leaves out, or names otherwise, an option that the endpoint does not know."""
+        with self._lock:
+            option = failed.option or ""
+            if option in ("max_tokens", "max_completion_tokens"):
+                other = {"max_tokens": "max_completion_tokens"}.get(option, "max_tokens")
+                self._limit_name = other
+            elif self._options.pop(option, None) is not None:
+                self._notes.append(f"{self.where} does not know {option}, so it is left out")
+
+    def _pause(self, failed: ChatFailed, attempt: int) -> float:
+        """Seconds until the next attempt; raises the failure if it asks for too long a wait."""
+        if failed.retry_after is not None:
+            if failed.retry_after > self.timing.longest_pause:
+                raise failed
+            return failed.retry_after
+        step = self.timing.pause * 2.0 ** (attempt - 1)
+        return min(step, self.timing.longest_pause) * random.uniform(1.0, 1.25)  # noqa: S311
+
+
+def _host(address: str) -> str:
+    """Host and port of an address, without whatever else may stand in it."""
+    try:
+        parts = urllib.parse.urlsplit(address)
+        host, port = parts.hostname or "", parts.port
+    except ValueError:
+        host, port = "", None
+    if not host or parts.scheme not in ("http", "https"):
+        raise BadInput(
+            "the endpoint's address is none; OPENAI_BASE_URL looks like http://localhost:8000/v1"
+        )
+    return f"{host}:{port}" if port else host
