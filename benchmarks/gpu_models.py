@@ -1,182 +1,147 @@
 """The paper's four models at real size on one GPU: profile, search, whole-model time, fidelity.
 
-``python -m benchmarks.gpu_models [--list] [--stage STAGE ...] [--models NAME ...] [--json FILE]``
+``python -m benchmarks.gpu_models [--list] [--stage STAGE ...] [--models NAME ...] [--json FILE]
+[--tables FILE] [--state FOLDER]``
 
 ``--list`` profiles each model and lists the targets that make up 90% of the device time of all
-non-vendor nodes. Each stage of each model is a child process with a time limit of its own; what it
-leaves in the state folder is kept, also when it is stopped, and a stage that is done there is not
-run again. ``--device cpu`` runs the tiny copies of the same models.
+non-vendor nodes. The stages are the product's own profile; its own ``optimize`` run with nothing
+picked by hand; the whole model in every way a user could run it, interleaved in one process, and
+its listed targets alone; and fidelity against float64. Each stage of each model is a child process
+with a time limit of its own; what it leaves in the state folder is kept, also when it is stopped,
+and a stage that is done there is not run again. ``--device cpu`` runs tiny copies of the models.
+
+Exit status 1: a bar that this report can answer is missed (only at real size).
 """
 
 from __future__ import annotations
 
 import argparse
-import os
-import subprocess
+import json
 import sys
 import tempfile
 import time
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from pathlib import Path
+from typing import Any
 
-from benchmarks.gpu_models_cases import CASES
-from benchmarks.gpu_models_profile import list_rows
-from benchmarks.gpu_models_state import read_stage
-from benchmarks.report import Row, add_json_option, make_report, measure_row, write_report
+from benchmarks.gpu_models_bars import bar_rows
+from benchmarks.gpu_models_cases import CASES, size_for
+from benchmarks.gpu_models_rows import rows_of
+from benchmarks.gpu_models_run import COMPILE_S, run_stages
+from benchmarks.gpu_models_state import Places
+from benchmarks.gpu_models_tables import tables
+from benchmarks.report import add_json_option, make_report, write_report
 
 __all__ = ["main"]
 
 STAGES = ("profile", "search", "time", "fidelity")
-_GRACE_S = 5.0
 
 
-def run_stage(name: str, stage: str, options: argparse.Namespace) -> str:
-    """Run one stage of one model in a child where it is not done yet; says how that went."""
-    if read_stage(options.state, name, stage).get("done"):
-        return f"{name} {stage}: done before"
-    left = options.deadline - time.monotonic()
-    limit = min(options.time_limit, left)
-    if limit < _GRACE_S:
-        return f"{name} {stage}: not begun, the time is up"
-    start = time.monotonic()
-    how = _child(name, stage, options, limit)
-    body = read_stage(options.state, name, stage)
-    steps = " ".join(f"{k} {v:.0f}" for k, v in body.get("seconds", {}).items())
-    said = "done" if body.get("done") else f"{how} while: {body.get('step', 'starting')}"
-    return f"{name} {stage}: {said} in {time.monotonic() - start:.0f} s ({steps})"
-
-
-def _child(name: str, stage: str, options: argparse.Namespace, limit: float) -> str:
-    """Run the child; its output goes to a log in the state folder. Returns how it ended."""
-    words = [name, stage, "--device", options.device, "--state", str(options.state)]
-    words += ["--limit", f"{limit:.0f}"]
-    root = Path(__file__).resolve().parent.parent
-    log = options.state / f"{name}.{stage}.log"
-    with log.open("w") as file, tempfile.TemporaryDirectory(prefix="kforge-ind-") as cache:
-        environment = {**os.environ, "TORCHINDUCTOR_CACHE_DIR": cache, "PYTHONPATH": _path(root)}
-        child = subprocess.Popen(
-            [sys.executable, "-m", "benchmarks.gpu_models_child", *words],
-            cwd=root,
-            env=environment,
-            stdout=file,
-            stderr=subprocess.STDOUT,
-            start_new_session=True,
-        )
-        try:
-            code = child.wait(timeout=limit + _GRACE_S)
-        except subprocess.TimeoutExpired:
-            _stop(child)
-            return f"did_not_finish within {limit:.0f} s"
-        except BaseException:
-            _stop(child)
-            raise
-    if code == 0:
-        return "ended"
-    last = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return f"failed ({last[-1][:200] if last else f'exit {code}'})"
-
-
-def _path(root: Path) -> str:
-    return os.pathsep.join(p for p in (str(root), os.environ.get("PYTHONPATH", "")) if p)
-
-
-def _stop(child: subprocess.Popen[bytes]) -> None:
-    """Stop a child with everything that it started."""
-    from signal import SIGKILL
-
-    os.killpg(child.pid, SIGKILL)
-    child.wait()
-
-
-def _run(options: argparse.Namespace, stage: str, report: partial[None]) -> list[str]:
-    """One stage of all models; a line for each as it ends, and the report written again."""
-    lines = []
-    with ThreadPoolExecutor(options.jobs) as pool:
-        for line in pool.map(lambda name: run_stage(name, stage, options), options.models):
-            print(line, file=sys.stderr, flush=True)
-            lines.append(line)
-            report()
-    return lines
-
-
-def _rows(options: argparse.Namespace) -> list[Row]:
-    rows: list[Row] = []
-    for name in options.models:
-        body = read_stage(options.state, name, "profile")
-        if body.get("done"):
-            rows += list_rows(body)
-        elif body:
-            text = f"{name}: profile did_not_finish ({body.get('step', 'starting')})"
-            rows.append(measure_row(text, sum(body["seconds"].values()), "s", model=name))
-    return rows
-
-
-def _write(options: argparse.Namespace, notes: Sequence[str], *, quiet: bool = False) -> None:
+def _report(options: argparse.Namespace, lines: Sequence[str]) -> dict[str, Any]:
     """The report as far as it has come."""
-    if quiet and options.json in (None, "-"):
-        return
-    notes = [*notes, *_notes(options)]
-    report = make_report("gpu_models", _rows(options), notes=notes, gpu=_gpu(options))
-    if quiet:
-        Path(options.json).parent.mkdir(parents=True, exist_ok=True)
-        write_quietly(report, Path(options.json))
-        return
-    write_report(report, options.json)
+    places: Places = options.places
+    rows = [row for name in options.models for row in rows_of(places, name)]
+    if not options.list and size_for(options.device) == "real":
+        rows += bar_rows(rows, options.models)
+    notes = [*lines, *_notes(places, options.models)]
+    return make_report("gpu_models", rows, notes=notes, gpu=_gpu(places, options.models))
 
 
-def write_quietly(report: dict[str, object], path: Path) -> None:
-    """Write the report without printing it."""
-    import json
-
-    path.write_text(json.dumps(report, indent=1) + "\n")
-
-
-def _notes(options: argparse.Namespace) -> list[str]:
-    return [
-        f"{name}: {note}"
-        for name in options.models
-        for note in read_stage(options.state, name, "profile").get("notes", [])
-    ]
+def _notes(places: Places, models: Sequence[str]) -> list[str]:
+    found: dict[str, None] = {}
+    for name in models:
+        for stage in ("profile", "search"):
+            for note in places.read(name, stage).get("notes", []):
+                found[f"{name}: {note}"] = None
+        for side, why in places.read(name, "time").get("told", {}).items():
+            found.update({f"{name}: {side}: {text}": None for text in why})
+    return list(found)
 
 
-def _gpu(options: argparse.Namespace) -> str | None:
+def _gpu(places: Places, models: Sequence[str]) -> str | None:
     """Name of the GPU that was measured, as the profiles of this state folder say."""
-    for name in options.models:
-        found = read_stage(options.state, name, "profile").get("device", {}).get("name")
-        if found:
-            return str(found)
-    return None
+    known = (places.read(name, "profile").get("device", {}).get("name") for name in models)
+    return next((str(name) for name in known if name), None)
+
+
+def _keep(options: argparse.Namespace, lines: Sequence[str]) -> None:
+    """Write the report as far as it has come, so that a call that is stopped leaves it."""
+    if options.json not in (None, "-"):
+        path = Path(options.json)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(json.dumps(_report(options, lines), indent=1) + "\n")
 
 
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     add_json_option(parser)
-    parser.add_argument("--list", action="store_true", help="profile, and list the targets")
-    parser.add_argument("--models", nargs="*", default=list(CASES), choices=list(CASES))
-    parser.add_argument("--stage", nargs="*", default=list(STAGES), choices=STAGES)
-    parser.add_argument("--device", default="cuda", help="cuda, cuda:N, or cpu for tiny models")
-    parser.add_argument("--state", type=Path, help="folder of results, to go on with later")
-    parser.add_argument("--time-limit", type=float, default=240.0, help="s for one stage")
-    parser.add_argument("--total", type=float, default=530.0, help="s for this whole call")
-    parser.add_argument("--jobs", type=int, default=1, help="models built and traced at once")
-    options = parser.parse_args()
-    options.deadline = time.monotonic() + options.total
-    return options
+    add = parser.add_argument
+    add("--list", action="store_true", help="profile, and list the targets")
+    add("--tables", metavar="FILE", help="write the two Markdown tables here, - to print them")
+    add("--models", nargs="*", default=list(CASES), choices=list(CASES), metavar="NAME")
+    add("--stage", nargs="*", default=list(STAGES), choices=STAGES)
+    add("--device", default="cuda", help="cuda, cuda:N, or cpu for tiny models")
+    add("--state", type=Path, help="folder of results, to go on with later")
+    add("--work", type=Path, help="folder of stores and caches, in the state folder if left out")
+    add("--time-limit", type=float, default=520.0, help="s for one stage of one model")
+    add("--total", type=float, default=530.0, help="s for this whole call")
+    add("--jobs", type=int, default=1, help="models at once; only one of them measures at a time")
+    add("--search-time", type=float, default=240.0, help="s that an optimize run may search")
+    add("--guard-time", type=float, default=150.0, help="s that its guard may measure")
+    add("--rest", default="auto", help="rest of the optimize run")
+    add("--baseline", default="compile", help="what its winners are timed against")
+    add("--candidates", type=int, default=4000, help="candidates it may judge")
+    add("--seconds", type=float, default=30.0, help="s of timing of the whole model")
+    add("--sides", nargs="*", default=[], metavar="SIDE", help="only these beside eager")
+    add("--compile-limit", type=float, default=COMPILE_S, help="s that a baseline may compile")
+    add("--overlap", action="store_true", help="compile baselines while the search runs")
+    add("--no-ahead", dest="ahead", action="store_false", help="compile where it is timed")
+    add("--no-ops", dest="ops", action="store_false", help="leave out the targets alone")
+    return parser.parse_args()
+
+
+def _run(options: argparse.Namespace) -> list[str]:
+    """All models; what each stage said."""
+    lines: list[str] = []
+
+    def tell(line: str) -> None:
+        print(line, file=sys.stderr, flush=True)
+        lines.append(line)
+        _keep(options, lines)
+
+    stages = ("profile",) if options.list else tuple(options.stage)
+    with ThreadPoolExecutor(options.jobs) as pool:
+        jobs = [pool.submit(run_stages, name, stages, options, tell) for name in options.models]
+        for job in jobs:
+            job.result()
+    return lines
 
 
 def main() -> int:
     """Run the benchmark."""
     options = _options()
+    options.deadline = time.monotonic() + options.total
     with tempfile.TemporaryDirectory(prefix="kforge-models-") as scratch:
-        options.state = options.state or Path(scratch)
-        options.state.mkdir(parents=True, exist_ok=True)
-        lines: list[str] = []
-        for stage in ("profile",) if options.list else options.stage:
-            lines += _run(options, stage, partial(_write, options, lines, quiet=True))
-        _write(options, lines)
-    return 0
+        state = options.state or Path(scratch)
+        options.places = Places(state.absolute(), (options.work or state / "work").absolute())
+        for folder in (options.places.state, options.places.work):
+            folder.mkdir(parents=True, exist_ok=True)
+        lines = _run(options)
+        report = _report(options, lines)
+        write_report(report, options.json)
+        if options.tables:
+            text = tables(report["rows"], options.places, options.models)
+            _show(text, options.tables)
+    return 1 if any(row.get("reached") is False for row in report["rows"]) else 0
+
+
+def _show(text: str, target: str) -> None:
+    if target == "-":
+        sys.stdout.write(text)
+        return
+    Path(target).parent.mkdir(parents=True, exist_ok=True)
+    Path(target).write_text(text)
 
 
 if __name__ == "__main__":

@@ -8,21 +8,19 @@ its own: the profiler's device time less every target's, where that is more than
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
 
 from benchmarks.gpu_models_cases import Size, build
-from benchmarks.gpu_models_state import Body, StageFile, device_lock
+from benchmarks.gpu_models_state import Body, Places, StageFile
 from benchmarks.models import Case
 from benchmarks.report import Row, measure_row
 
 if TYPE_CHECKING:
     from kforge_nb.profile.table import Profile
 
-__all__ = ["COVERED", "list_rows", "profile_stage", "workload_of"]
+__all__ = ["COVERED", "list_rows", "profile_stage", "target_bodies", "workload_of"]
 
 COVERED = 0.9
 PROFILE_S = 2.0
@@ -39,12 +37,12 @@ def workload_of(case: Case) -> Callable[[], Any]:
     return run
 
 
-def profile_stage(name: str, size: Size, device: str, folder: Path) -> None:
+def profile_stage(name: str, size: Size, device: str, places: Places) -> None:
     """Build, trace and profile one model; writes the stage's file."""
     from kforge_nb.profile.profile import profile
     from kforge_nb.workload.capture import capture_graphs, watch
 
-    stage = StageFile(folder, name, "profile")
+    stage = StageFile(places, name, "profile")
     stage.put(size=size)
     with stage.step("build"):
         case = build(name, size, device)
@@ -57,10 +55,7 @@ def profile_stage(name: str, size: Size, device: str, folder: Path) -> None:
         graphs=[_calls_in(g.gm) for g in workload.graphs],
         notes=list(workload.notes),
     )
-    with stage.step("wait"):
-        lock = ExitStack()
-        lock.enter_context(device_lock(folder))
-    with lock, stage.step("profile"):
+    with stage.measuring("profile"):
         found = profile(workload, "region", seconds=PROFILE_S)
     stage.put(**_summary(found), done=True, step="done")
 
@@ -76,8 +71,13 @@ def _summary(found: Profile) -> Body:
         "launch_bound": found.launch_bound,
         "device": found.device,
         "notes": list(found.notes),
-        "targets": [_target(row.to_document()) for row in found.rows],
+        "targets": target_bodies([row.to_document() for row in found.rows]),
     }
+
+
+def target_bodies(documents: Sequence[Body]) -> list[Body]:
+    """What is kept of the targets of a profile, or of a run: a few modules, not all of the code."""
+    return [_target(document) for document in documents]
 
 
 def _target(document: Body) -> Body:

@@ -1,7 +1,8 @@
-"""What the stages of ``gpu_models`` leave in the state folder: one JSON file a model and stage.
+"""What the stages of ``gpu_models`` leave: one JSON file a model and stage, and larger things.
 
 A child writes its file again after each step, so that a child that is stopped leaves what it had.
-``done`` says that a stage came to its end; such a stage is not run again.
+``done`` says that a stage came to its end; such a stage is not run again. Stores of runs and caches
+of compilers are in a folder of their own, which need not be kept with the results.
 """
 
 from __future__ import annotations
@@ -11,34 +12,60 @@ import json
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Body", "StageFile", "device_lock", "read_stage", "stage_path"]
+__all__ = ["Body", "Places", "StageFile"]
 
 Body = dict[str, Any]
 
 
-def stage_path(folder: Path, name: str, stage: str) -> Path:
-    """Where a stage of a model writes."""
-    return Path(folder) / f"{name}.{stage}.json"
+@dataclass(frozen=True, slots=True)
+class Places:
+    """``state`` holds the results, ``work`` stores and caches."""
 
+    state: Path
+    work: Path
 
-def read_stage(folder: Path, name: str, stage: str) -> Body:
-    """What a stage has left, ``{}`` where it left nothing that can be read."""
-    try:
-        body = json.loads(stage_path(folder, name, stage).read_text())
-    except (OSError, ValueError):
-        return {}
-    return body if isinstance(body, dict) else {}
+    def file(self, name: str, stage: str) -> Path:
+        """Where a stage of a model writes."""
+        return self.state / f"{name}.{stage}.json"
+
+    def log(self, name: str, stage: str) -> Path:
+        """What the child of a stage says."""
+        return self.state / f"{name}.{stage}.log.txt"
+
+    def store(self, name: str) -> Path:
+        """The store of a model's run."""
+        return self.work / f"{name}.store"
+
+    def cache(self, name: str, stage: str) -> Path:
+        """Inductor's cache folder of a stage."""
+        return self.work / f"{name}.{stage}.inductor"
+
+    def read(self, name: str, stage: str) -> Body:
+        """What a stage has left, ``{}`` where it left nothing that can be read."""
+        try:
+            body = json.loads(self.file(name, stage).read_text())
+        except (OSError, ValueError):
+            return {}
+        return body if isinstance(body, dict) else {}
+
+    @contextmanager
+    def device(self) -> Iterator[None]:
+        """Only one child at a time measures; others may build and compile."""
+        with (self.work / "device.lock").open("w") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
 
 
 class StageFile:
     """The file of one stage while it is being made: steps with their seconds, and results."""
 
-    def __init__(self, folder: Path, name: str, stage: str) -> None:
-        self._path = stage_path(folder, name, stage)
-        self._path.parent.mkdir(parents=True, exist_ok=True)
+    def __init__(self, places: Places, name: str, stage: str) -> None:
+        self.places = places
+        self._path = places.file(name, stage)
         self.body: Body = {"model": name, "stage": stage, "done": False, "seconds": {}}
 
     @contextmanager
@@ -49,17 +76,20 @@ class StageFile:
         yield
         self.body["seconds"][name] = round(time.perf_counter() - start, 2)
 
+    @contextmanager
+    def measuring(self, name: str) -> Iterator[None]:
+        """A step that has the device to itself; waiting for it is a step of its own."""
+        start = time.perf_counter()
+        self.put(step=f"wait for {name}")
+        with self.places.device():
+            waited = time.perf_counter() - start
+            self.body["seconds"]["wait"] = round(self.body["seconds"].get("wait", 0) + waited, 2)
+            with self.step(name):
+                yield
+
     def put(self, **values: Any) -> None:
         """Add results and write the file."""
         self.body.update(values)
         fresh = self._path.with_suffix(".writing")
         fresh.write_text(json.dumps(self.body) + "\n")
         fresh.replace(self._path)
-
-
-@contextmanager
-def device_lock(folder: Path) -> Iterator[None]:
-    """Only one child of this state folder at a time measures; others may build and trace."""
-    with (Path(folder) / "device.lock").open("w") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield

@@ -1,0 +1,140 @@
+"""Rows of ``gpu_models``: comparisons of one model's sides, its decisions, its listed targets."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Mapping
+
+from benchmarks.gpu_models_profile import list_rows
+from benchmarks.gpu_models_sides import EAGER, MODES, RESTS
+from benchmarks.gpu_models_state import Body, Places
+from benchmarks.report import Row, compare_row, measure_row
+from benchmarks.timing import compare
+
+__all__ = ["best_rest", "compared", "rows_of"]
+
+
+def rows_of(places: Places, name: str, *, listed: bool = True) -> list[Row]:
+    """All rows of one model that its stages have left."""
+    rows = _profile_rows(places.read(name, "profile"), name) if listed else []
+    searched = places.read(name, "search")
+    if searched.get("decisions") is not None:
+        rows += _search_rows(searched, name)
+    rows += _ops_rows(places.read(name, "ops"), name)
+    timed = places.read(name, "time")
+    rows += list(_time_rows(timed, searched, name))
+    rows += list(_unfinished(timed, places, name))
+    rows += list(_fidelity_rows(places.read(name, "fidelity"), name))
+    return rows
+
+
+def _profile_rows(body: Body, name: str) -> list[Row]:
+    if body.get("done"):
+        return list_rows(body)
+    if not body:
+        return []
+    text = f"{name}: profile did_not_finish ({body.get('step', 'starting')})"
+    return [measure_row(text, sum(body["seconds"].values()), "s", model=name)]
+
+
+def _search_rows(body: Body, name: str) -> list[Row]:
+    return [
+        measure_row(f"{name}: kernels installed", body["installed"], "kernels", model=name),
+        measure_row(f"{name}: candidates judged", body["judged"], "candidates", model=name),
+    ]
+
+
+def _ops_rows(body: Body, name: str) -> list[Row]:
+    rows: list[Row] = []
+    for found in body.get("rows", []):
+        kept = ("fingerprint", "family", "variant", "calls", "share", "kernel", "problem")
+        more = {"model": name, **{key: found[key] for key in kept}}
+        for other, against in (("eager", "eager"), ("compile", "max_autotune")):
+            if other in found:
+                title = f"{name}: op {found['name']}"
+                rows.append({"name": title, "against": against, **found[other], **more})
+    return rows
+
+
+def best_rest(samples: Mapping[str, list[float]], searched: Body) -> tuple[str, str]:
+    """The rest whose guarded figure counts, and who chose it.
+
+    The guard's own recommendation where it measured all rests; else the fastest here. Two empty
+    strings where no guarded side was timed.
+    """
+    guarded = [r for r in RESTS if f"guarded-{r}" in samples]
+    advice = (searched.get("recommendation") or {}).get("rest")
+    asked = (searched.get("budget") or [None, None, "auto"])[2]
+    if asked == "auto" and advice in guarded:
+        return str(advice), "guard"
+    if not guarded:
+        return "", ""
+    return min(guarded, key=lambda r: statistics.median(samples[f"guarded-{r}"])), "time"
+
+
+def _pairs(samples: Mapping[str, list[float]]) -> Iterator[tuple[str, str]]:
+    """(ours, against) of every comparison that the table has."""
+    for side in samples:
+        if side != EAGER:
+            yield side, EAGER
+    for rest in RESTS:
+        ours = f"guarded-{rest}"
+        if ours in samples:
+            others = [f"empty-{rest}", *MODES]
+            yield from ((ours, other) for other in others if other in samples)
+
+
+def _time_rows(body: Body, searched: Body, name: str) -> Iterator[Row]:
+    samples = body.get("samples", {})
+    if not samples:
+        return
+    best, chosen_by = best_rest(samples, searched)
+    for ours, against in _pairs(samples):
+        rest = ours.partition("-")[2] if ours.startswith(("guarded-", "empty-")) else ""
+        yield compare_row(
+            f"{name}: {ours}",
+            against,
+            compare(samples[ours], samples[against]),
+            model=name,
+            side=ours,
+            kernels=body["kernels"].get(ours, 0),
+            best=ours == f"guarded-{best}",
+            chosen_by=chosen_by,
+            rest=rest,
+            difference=body["differences"].get(ours),
+        )
+
+
+def _unfinished(body: Body, places: Places, name: str) -> Iterator[Row]:
+    """Sides that are not timed, with the reason in the row's name."""
+    for side, why in body.get("left_out", {}).items():
+        spent = places.read(name, f"ahead.{side}").get("seconds", {})
+        row = measure_row(f"{name}: {side} {why}", sum(spent.values()), "s", model=name)
+        yield {**row, "side": side, "left_out": why}
+
+
+def _fidelity_rows(body: Body, name: str) -> Iterator[Row]:
+    for side, check in body.get("checks", {}).items():
+        ratio = check["ratio"]
+        value = float("nan") if ratio is None else float(ratio)
+        ratios = [float(r) for r in check["ratios"]] or [value]
+        yield measure_row(
+            f"{name}: fidelity {side}",
+            value,
+            "of eager's error",
+            low=min(ratios),
+            high=max(ratios),
+            n=len(check["ratios"]),
+            model=name,
+            side=side,
+            good=check["good"],
+            note=check["note"],
+        )
+
+
+def compared(rows: list[Row], model: str, ours: str, against: str) -> Row | None:
+    """The row of one comparison, if it was measured."""
+    for row in rows:
+        if row.get("model") == model and row.get("side") == ours and row.get("against") == against:
+            return row
+    return None

@@ -1,0 +1,98 @@
+"""The search stage of ``gpu_models``: the product's own optimize run, with nothing picked by hand.
+
+The run's store stays in the state folder. A run that was broken off is gone on with.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from benchmarks.gpu_models_cases import Size, build
+from benchmarks.gpu_models_profile import target_bodies, workload_of
+from benchmarks.gpu_models_state import Body, Places, StageFile
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from kforge_nb.run.handle import Run
+
+__all__ = ["Budget", "search_stage"]
+
+CANDIDATES = 4000
+
+
+@dataclass(frozen=True, slots=True)
+class Budget:
+    """What one optimize run may take: seconds of search and of the guard, its rest and baseline."""
+
+    search: float = 240.0
+    guard: float = 150.0
+    rest: str = "auto"
+    baseline: str = "compile"
+    candidates: int = CANDIDATES
+
+
+def search_stage(name: str, size: Size, device: str, places: Places, budget: Budget) -> None:
+    """Run ``kforge_nb.optimize`` on one model and write down what came of it."""
+    stage = StageFile(places, name, "search")
+    stage.put(size=size, budget=[budget.search, budget.guard, budget.rest, budget.baseline])
+    with stage.step("build"):
+        case = build(name, size, device)
+    with stage.measuring("optimize"):
+        run = _run(name, workload_of(case), str(places.store(name)), budget)
+    stage.put(**_found(run), done=run.state == "done", step=run.status())
+
+
+def _run(name: str, fn: Callable[[], Any], store: str, budget: Budget) -> Run:
+    import kforge_nb
+    from kforge_nb.errors import BadInput
+
+    try:
+        run = kforge_nb.load_run(name, store=store)
+    except BadInput:
+        return kforge_nb.optimize(
+            fn,
+            name=name,
+            store=store,
+            budget=budget.candidates,
+            time_limit=budget.search,
+            guard_time=budget.guard,
+            rest=budget.rest,
+            baseline=budget.baseline,
+            wait=True,
+        )
+    return run if run.state == "done" else kforge_nb.resume(name, fn, store=store).wait()
+
+
+def _found(run: Run) -> Body:
+    """Targets with their decisions, and what the guard says of the whole model."""
+    document = run.document
+    targets = {t["index"]: t for t in document["targets"]}
+    nodes = {n["id"]: n for n in document["nodes"]}
+    decisions = []
+    for decision in document["decisions"]:
+        target = targets[decision["target"]]
+        node = nodes.get(decision["node"] or "")
+        decisions.append(
+            {
+                **{k: target[k] for k in ("fingerprint", "name", "family", "share", "calls")},
+                **{k: decision[k] for k in ("installed", "reason", "isolated", "in_model")},
+                "title": node["title"] if node else None,
+                "compile_us": node["compile_us"] if node else None,
+            }
+        )
+    return {
+        "state": run.state,
+        "targets": target_bodies(document["targets"]),
+        "wall_us": document["workload"]["wall_us"],
+        "device_us": document["workload"]["device_us"],
+        "installed": sum(1 for d in decisions if d["installed"]),
+        "judged": len(nodes),
+        "decisions": decisions,
+        "whole": document["whole"],
+        "recommendation": document["recommendation"],
+        "guard_fidelity": document["fidelity"],
+        "notes": document["workload"].get("notes", []),
+        "status": run.status(),
+    }

@@ -1,0 +1,150 @@
+"""The time stage of ``gpu_models``: all sides of one model, interleaved in one process.
+
+What Inductor compiles is compiled ahead by children of their own, side by side, each with a cache
+folder of its own and a limit; the process that measures finds their work in its cache. A side whose
+child did not end in time is ``did_not_finish`` and is not timed.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from benchmarks.gpu_models_cases import Size, build
+from benchmarks.gpu_models_sides import EAGER, Sides, ahead_of, all_sides
+from benchmarks.gpu_models_state import Places, StageFile
+from benchmarks.timing import interleave
+
+if TYPE_CHECKING:
+    from kforge_nb.guard.accepted import Accepted
+
+__all__ = ["ahead_stage", "kernels_of", "time_stage", "wanted_sides"]
+
+RESERVE_S = 12.0
+"""Seconds kept beside the timing itself when it is asked whether one more side can be prepared."""
+SAMPLE_S = 0.004
+
+
+def kernels_of(places: Places, name: str) -> list[Accepted]:
+    """The kernels that the model's run installs; none where there is no run that is done."""
+    import kforge_nb
+    from kforge_nb.errors import BadInput
+    from kforge_nb.run.guarding import installed_kernels
+
+    try:
+        return installed_kernels(kforge_nb.load_run(name, store=places.store(name)).record)
+    except BadInput:
+        return []
+
+
+def wanted_sides(places: Places, name: str, device: str, only: Sequence[str] = ()) -> list[str]:
+    """The sides to time, the most telling first; ``only`` leaves out all others."""
+    advice = places.read(name, "search").get("recommendation") or {}
+    found = all_sides(device, advice.get("rest") or "eager")
+    return [side for side in found if side == EAGER or not only or side in only]
+
+
+def ahead_stage(name: str, side: str, size: Size, device: str, places: Places) -> None:
+    """Compile one side in this process, so that its cache folder can be taken over."""
+    stage = StageFile(places, name, f"ahead.{side}")
+    stage.put(size=size)
+    with stage.step("build"):
+        case = build(name, size, device)
+    with stage.step("compile"):
+        kernels = kernels_of(places, name) if side.startswith("guarded") else []
+        Sides(case, kernels, device).add(side)
+    stage.put(done=True, step="done")
+
+
+def time_stage(
+    name: str,
+    size: Size,
+    device: str,
+    places: Places,
+    *,
+    limit: float,
+    seconds: float,
+    only: Sequence[str] = (),
+    need_ahead: bool = False,
+) -> None:
+    """Prepare as many sides as the limit allows, then time them all in turn.
+
+    ``need_ahead`` leaves out what Inductor would have to compile here, where nothing can stop it.
+    """
+    end = time.monotonic() + limit
+    stage = StageFile(places, name, "time")
+    stage.put(size=size, left_out={}, sides={})
+    with stage.step("build"):
+        case = build(name, size, device)
+        sides = Sides(case, kernels_of(places, name), device)
+    wanted = wanted_sides(places, name, device, only)
+    left_out = _not_compiled(places, name, wanted) if need_ahead else {}
+    left_out |= _prepare(sides, stage, [s for s in wanted if s not in left_out], end - seconds)
+    calls = {side: sides.side(side) for side in sides.calls}
+    want = _floats(calls[EAGER]())
+    differences = {side: _difference(want, _floats(call())) for side, call in calls.items()}
+    with stage.measuring("time"):
+        samples = _timed(calls, seconds)
+    sides.leave()
+    stage.put(
+        samples={side: [float(f"{s:.6g}") for s in taken] for side, taken in samples.items()},
+        differences=differences,
+        kernels=sides.installed,
+        told=sides.told,
+        left_out=left_out,
+        peak_gb=_peak_gb(device),
+        done=True,
+        step="done",
+    )
+
+
+def _not_compiled(places: Places, name: str, wanted: Sequence[str]) -> dict[str, str]:
+    """Sides whose compile ahead did not come to its end."""
+    found = {}
+    for side in (s for s in wanted if ahead_of(s)):
+        ahead = places.read(name, f"ahead.{ahead_of(side)}")
+        if not ahead.get("done"):
+            found[side] = f"did_not_finish ({ahead.get('step', 'not begun')})"
+    return found
+
+
+def _prepare(sides: Sides, stage: StageFile, wanted: Sequence[str], end: float) -> dict[str, str]:
+    """Add one side after the other while there is time; why the others were left out."""
+    left_out: dict[str, str] = {}
+    for side in wanted:
+        if side != EAGER and time.monotonic() > end - RESERVE_S:
+            left_out[side] = "not prepared: the time was over"
+            continue
+        try:
+            with stage.step(f"prepare {side}"):
+                sides.add(side)
+        except Exception as problem:  # noqa: BLE001 - a side that fails is a row, not the end
+            lines = str(problem).strip().splitlines() or [""]
+            left_out[side] = f"failed: {type(problem).__name__}: {lines[0][:200]}"
+            stage.put(left_out=left_out)
+    return left_out
+
+
+def _timed(calls: Mapping[str, Any], seconds: float) -> dict[str, list[float]]:
+    for call in calls.values():
+        call()
+    return interleave(calls, seconds=seconds, batch_seconds=SAMPLE_S, least=8, most=200)
+
+
+def _floats(result: Any) -> torch.Tensor:
+    return result.detach().double()
+
+
+def _difference(want: torch.Tensor, found: torch.Tensor) -> float | None:
+    """Relative distance in norm from the first eager output; None where it is not finite."""
+    off = torch.linalg.vector_norm(found - want) / torch.linalg.vector_norm(want).clamp(min=1e-30)
+    return float(off) if torch.isfinite(off) else None
+
+
+def _peak_gb(device: str) -> float | None:
+    if not device.startswith("cuda"):
+        return None
+    return round(torch.cuda.max_memory_allocated() / 1e9, 2)
