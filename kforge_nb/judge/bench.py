@@ -19,6 +19,7 @@ from kforge_nb.judge import ruling
 from kforge_nb.judge.cases import Case, secret_generator, weakness
 from kforge_nb.judge.correctness import check_output
 from kforge_nb.judge.cuda.sanitizer import found_errors, stray_access
+from kforge_nb.judge.cuda.staging import noted
 from kforge_nb.judge.evaluation import Comparison, Evaluation, Verdict
 from kforge_nb.judge.feedback import feedback_case
 from kforge_nb.judge.place import Compiled, Loaded, Place
@@ -341,10 +342,14 @@ class Bench:
         """
         graph, name = self.target.graph, "inputs of a timed call"
         with self._place.working(), record.stage("probes"):
-            for probe in session.probes:
+            for probe in (*session.probes, *session.noted):
                 case = self._place.make_case(graph, name, probe.inputs)
-                pairs = zip(case.expected, probe.outputs, strict=True)
-                for i, (expected, got) in enumerate(pairs):
+                for i, (whole, output) in enumerate(zip(case.expected, probe.outputs, strict=True)):
+                    expected, got = whole, output
+                    if probe.places is not None:
+                        expected, got = noted(
+                            whole, output, probe.places[i], self.target.outputs[i]
+                        )
                     there = got.to(expected.reference.device)
                     found = check_output(expected, there, f"out{i}", case.name)
                     if found.wrong is None or found.excess <= _BARELY:

@@ -80,6 +80,20 @@ class Expected:
             special=None if self.special is None else self.special.to(device),
         )
 
+    def at(self, index: torch.Tensor) -> Expected:
+        """Some elements only, by their number in row-major order; int64."""
+
+        def taken(values: torch.Tensor) -> torch.Tensor:
+            return values.reshape(-1)[index.to(values.device)]
+
+        return replace(
+            self,
+            reference=taken(self.reference),
+            eager=taken(self.eager),
+            tolerance=None if self.tolerance is None else taken(self.tolerance),
+            special=None if self.special is None else taken(self.special),
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class OutputCheck:

@@ -14,12 +14,14 @@ import signal
 import subprocess
 import threading
 import time
+import warnings
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
 __all__ = ["Child", "Gone", "TooSlow", "cpu_seconds", "thread_seconds"]
 
+_END_SECONDS = 5.0  # a killed process that a driver holds may take this long, twice
 _spawner_lock = threading.Lock()
 _spawner: ThreadPoolExecutor | None = None
 
@@ -79,6 +81,7 @@ class Child:
         pass_fds: tuple[int, ...] = (),
         log: int = subprocess.DEVNULL,
     ) -> None:
+        self._name = Path(command[0]).name
         self._reply, theirs = os.pipe2(os.O_CLOEXEC)
         try:
             words = [word.replace("{reply}", str(theirs)) for word in command]
@@ -146,14 +149,33 @@ class Child:
             return None
         return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
+    def _killed(self, seconds: float) -> bool:
+        """Kill the whole group; whether the process ended within ``seconds`` and was reaped."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self.pid, signal.SIGKILL)
+        try:
+            self.popen.wait(seconds)
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
     def close(self) -> None:
-        """Kill the process group, reap, close the pipes. Safe to call twice."""
+        """Kill the process group, reap, close the pipes. Safe to call twice.
+
+        A process that a driver of the kernel holds cannot be killed by anybody. It is waited for in
+        vain only for some seconds, then left to the system, with a RuntimeWarning that names it.
+        """
         if self._closed:
             return
         self._closed = True
-        with suppress(ProcessLookupError, PermissionError):
-            os.killpg(self.pid, signal.SIGKILL)
-        self.popen.wait()
+        if not any(self._killed(_END_SECONDS) for _ in range(2)):
+            warnings.warn(
+                f"process {self.pid} ({self._name}) was killed twice and has not ended after "
+                f"{2 * _END_SECONDS:g} s; a driver of the system holds it. It ends when the driver "
+                "lets go, or with this machine",
+                RuntimeWarning,
+                stacklevel=2,
+            )
         if self.popen.stdin is not None:
             with suppress(OSError):
                 self.popen.stdin.close()

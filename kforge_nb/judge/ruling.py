@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kforge_nb.judge.evaluation import Comparison, Verdict
-from kforge_nb.judge.statistics import paired_ratio
+from kforge_nb.judge.statistics import MIN_PAIRS, paired_ratio
 
 if TYPE_CHECKING:
     from kforge_nb.judge.timing import Session
@@ -19,6 +19,7 @@ __all__ = ["Ruling", "comparison", "merged", "paired", "rule", "throughput"]
 _LOADED = 0.15
 _HIDDEN_SHARE = 0.05
 _HIDDEN_SECONDS = 2e-3
+_FAR_SLOWER = 0.5  # the best of a handful of pairs, for a verdict
 _KEPT_SAMPLES = 512
 
 
@@ -45,11 +46,15 @@ def paired(against: str, ours: Sequence[float], theirs: Sequence[float]) -> Comp
     """A comparison of paired samples in seconds."""
     ours, theirs = [t * 1e6 for t in ours], [t * 1e6 for t in theirs]
     found = paired_ratio(ours, theirs)
+    low, high = found.low, found.high
+    if found.n < MIN_PAIRS:  # no level can be kept with so few; what was seen is all there is
+        seen = [b / a for a, b in zip(ours, theirs, strict=True)]
+        low, high = min(seen), max(seen)
     return Comparison(
         against=against,
         ratio=found.ratio,
-        low=found.low,
-        high=found.high,
+        low=low,
+        high=high,
         n=found.n,
         ours_us=plain.median(ours),
         against_us=plain.median(theirs),
@@ -85,6 +90,8 @@ def rule(
         return Ruling(Verdict.SUSPICIOUS, clocks)
     foreign = max((s.foreign for s in sessions), default=0.0)
     load = f"; other programs used {foreign:.0%} of the machine" if foreign > _LOADED else ""
+    if found.n < MIN_PAIRS:
+        return _by_few(found, figures, load)
     disagree = {_side(s) for s in sessions} >= {"faster", "slower"}
     if disagree:
         return Ruling(Verdict.UNDECIDED, f"{figures}; its processes disagree{load}")
@@ -95,6 +102,15 @@ def rule(
     if any(s.stopped for s in sessions):
         return Ruling(Verdict.UNDECIDED, f"stopped while it was timed: {figures}{load}")
     return Ruling(Verdict.UNDECIDED, f"no difference found: {figures}{load}")
+
+
+def _by_few(found: Comparison, figures: str, load: str) -> Ruling:
+    """The ruling where calls take so long that only a handful of pairs was timed."""
+    seen = figures.replace("95% interval", "seen")
+    if found.high < _FAR_SLOWER:
+        return Ruling(Verdict.SLOWER, f"{seen}{load}")
+    words = f"its calls take {found.ours_us * 1e-6:.3g} s, so the time was up early: {seen}{load}"
+    return Ruling(Verdict.UNDECIDED, words)
 
 
 def _side(session: Session) -> str | None:

@@ -261,6 +261,9 @@ def _during(op: IntEnum) -> str:
         "BATCH": "in timed calls",
         "HOT": "in timed calls",
         "PREPARE": "before its timed calls",
+        "READY": "before its code was loaded",
+        "NOTES": "between timed calls",
+        "AUDIT": "after timed calls",
         "UPLOAD": "between timed calls",
         "FETCH": "between timed calls",
     }.get(op.name, "at the end")

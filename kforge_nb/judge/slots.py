@@ -84,6 +84,10 @@ class TimedInputs:
             for pool, rows in zip(self._pools, self._rows, strict=True):
                 _patch(pool, rows[begin:end], source)
 
+    def raw(self, slot: int) -> list[np.ndarray]:
+        """The bytes of each input in a slot, not copied."""
+        return [rows[slot % self.slots].view(np.uint8) for rows in self._rows]
+
     def snapshot(self, slot: int) -> list[torch.Tensor]:
         """A copy of the inputs that are in a slot now, with the target's strides."""
         taken = []

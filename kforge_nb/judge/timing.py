@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
 
+import numpy as np
 import torch
 
 from kforge_nb.judge.baseline import BaselineWorker
@@ -33,6 +34,8 @@ LONGEST_SECONDS = 80e-3  # of the slower side's batch, where that is more than o
 LEAD_SECONDS = 3e-3  # calls that do not count, before each batch
 SETTLE_SECONDS = 2e-3  # longer than OpenMP threads spin, see timing_environment
 PIPE_SHARE = 100  # a batch lasts at least this many empty exchanges
+PATIENCE, LEAST_PATIENCE = 3.0, 10.0
+_FEWEST_PAIRS = 3
 _PINGS = 9
 
 
@@ -92,21 +95,36 @@ class Plan:
     """How long to look.
 
     ``seconds`` at most, ``narrow`` the interval width that is enough, ``pairs`` at least, and how
-    many timed outputs to keep for checking (``probes``).
+    many timed calls to keep for checking: whole outputs (``probes``), and a few elements of calls
+    anywhere in a batch (``notes``, where they are taken). A side so slow that ``pairs`` would take
+    more than ``PATIENCE`` times the ``seconds`` (and ``LEAST_PATIENCE`` seconds) gets fewer of
+    them, three at least.
     """
 
     seconds: float = 2.0
     narrow: float = 0.10
     pairs: int = 10
     probes: int = 4
+    notes: int = 8
+
+    def over(self, elapsed: float, pairs: int) -> bool:
+        """Whether the time is up, after so many seconds and pairs."""
+        if elapsed <= self.seconds:
+            return False
+        patient = elapsed <= max(PATIENCE * self.seconds, LEAST_PATIENCE)
+        return pairs >= (self.pairs if patient else _FEWEST_PAIRS)
 
 
 @dataclass(frozen=True, slots=True)
 class Probe:
-    """A timed call's inputs and outputs, copied."""
+    """A timed call's inputs and outputs, copied.
+
+    ``places``: of each output only some elements were noted, those at these places in its memory.
+    """
 
     inputs: list[torch.Tensor]
     outputs: list[torch.Tensor]
+    places: list[np.ndarray] | None = None
 
 
 @dataclass(slots=True)
@@ -124,6 +142,7 @@ class Session:
     decision: str | None = None
     calls: int = 1
     probes: list[Probe] = field(default_factory=list)
+    noted: list[Probe] = field(default_factory=list)
     seconds: float = 0.0
     foreign: float = 0.0
     hidden: float = 0.0
@@ -190,7 +209,7 @@ def run_session(
         _pair(ours, against, inputs, session, pace, source, fetch, plan)
         pace = pace.after(session)
         session.stopped = stop()
-        late = time.monotonic() - start > plan.seconds and len(session.ours) >= plan.pairs
+        late = plan.over(time.monotonic() - start, len(session.ours))
         if session.stopped or late or len(session.ours) >= look:
             look = next_look(len(session.ours))
             if _settled(session, plan) or session.stopped or late:

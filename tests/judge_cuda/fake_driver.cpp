@@ -127,6 +127,7 @@ API cuModuleLoadData(void** to, const void* image) {
   *to = module;
   return kOk;
 }
+API cuModuleUnload(void* module) { delete static_cast<Module*>(module); return state.sticky; }
 API cuModuleGetFunction(void** to, void* module, const char* name) {
   NEEDS_CONTEXT;
   auto& kernels = static_cast<Module*>(module)->kernels;
@@ -277,6 +278,20 @@ API cuLaunchKernel(void* f, unsigned gx, unsigned gy, unsigned gz, unsigned bx, 
 // Most take (const float* x, float* y, int64 n, ...).
 
 namespace {
+uint64_t seed_of(uint64_t secret, uint64_t tick, uint64_t call) {
+  uint64_t z = secret + 0x9e3779b97f4a7c15ull * ((tick << 40) + call + 1);
+  z = (z ^ (z >> 30)) * 0xbf58476d1ce4e5b9ull;
+  z = (z ^ (z >> 27)) * 0x94d049bb133111ebull;
+  return z ^ (z >> 31);
+}
+uint64_t draw(uint64_t seed, uint32_t i, uint32_t of) {
+  uint32_t h = i * 0x9e3779b1u + static_cast<uint32_t>(seed);
+  h = (h ^ (h >> 16)) * 0x85ebca6bu;
+  h ^= static_cast<uint32_t>(seed >> 32);
+  h = (h ^ (h >> 13)) * 0xc2b2ae35u;
+  h ^= h >> 16;
+  return (static_cast<uint64_t>(h) * of) >> 32;
+}
 void scale(void** p, float factor) {
   auto* x = parameter<const float*>(p, 0);
   auto* y = parameter<float*>(p, 1);
@@ -286,6 +301,57 @@ void scale(void** p, float factor) {
 
 KERNEL(sprawling) { (void)p; (void)grid; }  // needs more local memory than there is
 KERNEL(flush) { (void)p; (void)grid; }
+KERNEL(tick) { (void)grid; ++*parameter<uint64_t*>(p, 0); }
+KERNEL(stage) {
+  (void)grid;
+  auto* from = parameter<const unsigned char*>(p, 0);
+  auto* to = parameter<unsigned char*>(p, 1);
+  const uint64_t seed = seed_of(parameter<uint64_t>(p, 3), *parameter<uint64_t*>(p, 2),
+                                parameter<uint64_t>(p, 4));
+  const uint64_t bytes = parameter<uint64_t>(p, 5), unit = parameter<uint32_t>(p, 6);
+  const auto count = static_cast<uint32_t>(bytes / unit);
+  for (uint32_t i = 0; i < count; ++i) memcpy(to + i * unit, from + draw(seed, i, count) * unit, unit);
+  memcpy(to + count * unit, from + count * unit, bytes - count * unit);
+}
+KERNEL(sample) {
+  (void)grid;
+  const uint64_t seed = seed_of(~parameter<uint64_t>(p, 3), *parameter<uint64_t*>(p, 2),
+                                parameter<uint64_t>(p, 4));
+  const auto items = static_cast<uint32_t>(parameter<uint64_t>(p, 5));
+  const uint64_t size = parameter<uint32_t>(p, 6);
+  for (uint32_t k = 0; k < parameter<uint32_t>(p, 7); ++k) {
+    uint64_t word = 0;
+    memcpy(&word, parameter<const char*>(p, 0) + draw(seed, k, items) * size, size);
+    parameter<uint64_t*>(p, 1)[k] = word;
+  }
+}
+KERNEL(idle) {  // computes its first calls and those whose inputs it has not seen
+  (void)grid;
+  static uint64_t calls = 0;
+  static std::map<uint64_t, std::vector<float>> kept;
+  auto* x = parameter<const float*>(p, 0);
+  auto* y = parameter<float*>(p, 1);
+  const auto n = static_cast<size_t>(parameter<int64_t>(p, 2));
+  const auto key = reinterpret_cast<uint64_t>(x);
+  if (++calls > 60 && kept.count(key) != 0) {
+    memcpy(y, kept[key].data(), n * sizeof(float));
+    return;
+  }
+  scale(p, 2.0f);
+  kept[key].assign(y, y + n);
+}
+KERNEL(lazy) {  // leaves out every third call, once it has been checked
+  (void)grid;
+  static uint64_t calls = 0;
+  if (++calls > 60 && calls % 3 == 0) return;
+  scale(p, 2.0f);
+}
+KERNEL(stash) {  // puts something into the memory beside what it was given
+  (void)grid;
+  static uint64_t calls = 0;
+  scale(p, 2.0f);
+  if (++calls > 60) parameter<float*>(p, 1)[-12000] = 1.0f;
+}
 KERNEL(twice) { (void)grid; scale(p, 2.0f); }
 KERNEL(scale) { (void)grid; scale(p, parameter<float>(p, 3)); }
 KERNEL(beside) {  // also writes at y[offset]

@@ -22,6 +22,12 @@ from kforge_nb.targets.target import Target
 SOURCE = Path(__file__).with_name("fake_driver.cpp")
 CODE = """FAKE sm_90
 flush 8 0 1024 8,8,8
+tick 8 0 1024 8
+stage 16 0 1024 8,8,8,8,8,8,4
+sample 16 0 1024 8,8,8,8,8,8,4,4
+idle 16 0 1024 8,8,8
+lazy 16 0 1024 8,8,8
+stash 16 0 1024 8,8,8
 twice 16 0 1024 8,8,8
 scale 16 0 1024 8,8,8,4
 beside 16 0 1024 8,8,8,8

@@ -21,8 +21,10 @@ from kforge_nb.judge.bench import Bench
 from kforge_nb.judge.cases import build_cases, make_case, secret_generator
 from kforge_nb.judge.cores import CORES, Cores
 from kforge_nb.judge.cuda import place as places
+from kforge_nb.judge.cuda import timing
 from kforge_nb.judge.cuda.binary import cuda_runner_binary
 from kforge_nb.judge.cuda.place import CudaPlace
+from kforge_nb.judge.cuda.spares import Spares
 from kforge_nb.judge.evaluation import Verdict
 from kforge_nb.judge.place import Compiled
 from kforge_nb.judge.shelf import Shelf
@@ -33,6 +35,7 @@ from tests.judge_cuda.fakes import CODE, build_fake, on_device, one
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="runners need Linux")
 N = 1000
+FLUSH = 1e-9
 SLOW = 5e-3  # seconds of a call of the pretended baselines
 
 
@@ -61,7 +64,7 @@ class _Worker:
     def replay(self, _key, baseline, calls, replays, empty) -> tuple[float, float]:
         call = 0.0 if empty else SLOW * (2 if baseline == "compile" else 1)
         self.asked.append(f"replay {baseline}")
-        return replays * calls * (1e-4 + call), replays * calls * (1e-4 + call)
+        return replays * calls * (FLUSH + call), replays * calls * (FLUSH + call)
 
     def hot(self, *_) -> float:
         return 1.0
@@ -81,8 +84,9 @@ class _Place(CudaPlace):
         self.flush = self.cubin = cubin
         self.calibration = Calibration("cuda:0", "", 1e6, {1 << 20: 1e6})
         self._lock = Cores()
-        self._calls, self._spares, self._meant = {}, {}, {}
-        self._spares_lock = threading.Lock()
+        self._calls, self._meant = {}, {}
+        self._spares = Spares(self.working)
+        self._meant_lock = threading.Lock()
         self.worker = _Worker()
 
     @contextmanager
@@ -114,6 +118,12 @@ def place(tmp_path_factory):
     cubin = folder / "kernel.cubin"
     cubin.write_text(CODE)
     return _Place(folder, build_fake(folder), cubin)
+
+
+@pytest.fixture(autouse=True)
+def _exchange(monkeypatch):
+    """Calls of no length on a busy machine: its clock and the runner's need not agree here."""
+    monkeypatch.setattr(timing, "_AGREE_SECONDS", 1.0)
 
 
 @pytest.fixture(scope="module")
@@ -157,6 +167,21 @@ BAD = {
 }  # fmt: skip
 
 
+IDLE = {
+    "idle": "copies what it computed for these addresses before",
+    "lazy": "leaves out every third call",
+    "stash": "puts something into the memory beside its outputs",
+}
+
+
+@pytest.mark.parametrize("name", IDLE)
+def test_a_candidate_that_is_right_when_checked_and_idle_when_timed(name, bench):
+    """Calls see new inputs, are noted wherever they stand, and their memory is looked at."""
+    found = bench.evaluate(_candidate(one(name)))
+    assert found.verdict is Verdict.SUSPICIOUS, found.reason
+    assert "timed" in found.reason
+
+
 @pytest.mark.parametrize("name", BAD)
 def test_a_bad_candidate_ends_alone(name, bench):
     """It has its verdict, and a good one after it is judged as ever."""
@@ -169,7 +194,7 @@ def test_a_bad_candidate_ends_alone(name, bench):
 
 def test_a_hanging_candidate_is_stopped(place, bench, monkeypatch):
     """By the judge's clock, in a checked call."""
-    for spare in list(place._spares.values()):
+    for spare in place._spares.waiting():
         spare.__exit__(None, None, None)
     monkeypatch.setattr(bench, "_call_seconds", 0.5)
     assert bench.evaluate(_candidate(one("hang"))).verdict is Verdict.TIMED_OUT
@@ -290,44 +315,59 @@ def test_a_sanitizer_that_does_not_work_is_asked_once(place, bench, monkeypatch)
     assert asked == [1]
 
 
-def test_a_runner_that_cannot_be_made_ahead_ends_the_other(place, bench, monkeypatch):
-    """No process and no memory is left behind when there is no room for a second one."""
-    for spare in list(place._spares.values()):
+def test_a_runner_that_cannot_be_made_ahead_is_made_later(place, bench, monkeypatch):
+    """No room for a second process costs the time to start one, nothing else."""
+    for spare in place._spares.waiting():
         spare.__exit__(None, None, None)
     made, make = [], place._runner
 
-    def once(*arguments):
-        if made:
+    def every_other(*arguments):
+        made.append(None)
+        if len(made) % 2 == 0:
             raise OSError("no file descriptors are left")
-        made.append(make(*arguments))
-        return made[0]
+        return make(*arguments)
 
-    monkeypatch.setattr(place, "_runner", once)
-    with pytest.raises(OSError, match="descriptors"):
-        bench.evaluate(GOOD)
-    assert not made[0].runner.child.alive()
-    assert made[0] not in place._meant
+    monkeypatch.setattr(place, "_runner", every_other)
+    assert bench.evaluate(GOOD).verdict is Verdict.ACCEPTED
+    assert place._spares.waiting() == []
+    assert len(made) == 2
+    assert bench.evaluate(GOOD).verdict is Verdict.ACCEPTED
+
+
+def test_none_is_made_ahead_while_something_is_timed(place, bench):
+    """A context that starts would take a part of the device from the candidate that is timed."""
+    assert bench.evaluate(GOOD).verdict is Verdict.ACCEPTED
+    for key in list(place._spares._made):
+        place._spares.drop(key)
+    started = threading.Event()
+    with place.timing():
+        place._spares.make(1, lambda: started.set() or place._runner(bench.target, bench._slots, 3))
+        assert not started.wait(0.2)
+    assert len(place._spares.waiting()) == 1
+    assert started.is_set()
+    place._spares.drop(1)
 
 
 def test_a_closed_place_leaves_no_process(place, bench, monkeypatch):
     """Runners that were made ahead end with it, also those of benches that are still open."""
     monkeypatch.setattr(place.worker, "close", lambda: None, raising=False)
     assert bench.evaluate(GOOD).verdict is Verdict.ACCEPTED
-    spares = list(place._spares.values())
+    spares = place._spares.waiting()
     assert spares
     place.close()
     assert not any(spare.runner.child.alive() for spare in spares)
     assert bench.evaluate(GOOD).verdict is Verdict.ACCEPTED
 
 
-def test_a_closed_bench_leaves_no_process(place, tmp_path):
+def test_a_closed_bench_leaves_no_process(place, tmp_path, monkeypatch):
     """The runner made ahead ends with its bench, and the worker forgets the target."""
+    monkeypatch.setattr(place, "_spares", Spares(place.working))
     target = on_device(target_of(lambda x: x * 2.0, torch.randn(N)))
     bench = Bench(SimpleNamespace(folder=tmp_path, benches=set()), place, target)
     bench.evaluate(GOOD)
-    before = list(place._spares.values())
+    before = place._spares.waiting()
     bench.close()
-    ended = [spare for spare in before if spare not in place._spares.values()]
+    ended = [spare for spare in before if spare not in place._spares.waiting()]
     assert len(ended) == 1
     assert not ended[0].runner.child.alive()
     assert len(place.worker.released) >= 1

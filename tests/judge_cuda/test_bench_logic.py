@@ -36,6 +36,7 @@ class _Side:
     """Pretends to have a device: answers with the times of its calls, a flush and an exchange."""
 
     child = _Child()
+    staged = False
 
     def __init__(self, call: float, noise: float, seed: int, events: float = 1.0) -> None:
         self.call, self.noise, self.random = call, noise, random.Random(seed)
@@ -46,6 +47,9 @@ class _Side:
     def prepare(self, calls: int) -> None:
         self.calls = calls
         self.log.append(("prepare", calls))
+
+    def saw(self, inputs: TimedInputs, call: int) -> list[torch.Tensor]:
+        return inputs.snapshot(call)
 
     def upload(self, first: int, slots: int) -> None:
         self.log.append(("upload", first, slots))

@@ -27,6 +27,7 @@ DRIVER = "libcuda.so.1"
 _SOURCES = (
     "cuda_runner.cpp",
     "cuda_timing.hpp",
+    "cuda_stage.hpp",
     "cuda_calls.hpp",
     "cuda_plan.hpp",
     "cuda_code.hpp",

@@ -18,8 +18,10 @@ from kforge_nb.judge.cuda.protocol import (
     pack_binding,
     pack_load,
     unpack_kernels,
+    unpack_notes,
     unpack_occupancy,
 )
+from kforge_nb.judge.cuda.staging import Staging
 from kforge_nb.judge.evaluation import Verdict
 from kforge_nb.judge.protocol import STATUS_BYTES, Reply
 from kforge_nb.judge.regions import Region
@@ -142,14 +144,36 @@ class CudaRunner(RunnerHandle):
         """Timed slots from the shared region to the device; outside of any clock."""
         self._ask(CudaOp.UPLOAD, first, slots)
 
-    def prepare(self, calls: int) -> None:
-        """Build two CUDA graphs: ``calls`` times (flush, wipe, flush, call), and without the calls.
+    def ready(self) -> None:
+        """Wait until the driver has started; raises MissingTool where it does not."""
+        self._ask(CudaOp.READY, seconds=self._limits.start_seconds + self._limits.call_seconds)
 
-        Call ``i`` reads slot ``i % slots`` and writes set ``i % sets`` of the outputs. The wipe
-        overwrites its outputs and unzeroed scratch; zeroing scratch is part of the call.
+    def prepare(self, calls: int, staging: Staging | None = None) -> None:
+        """Load the code anew and build two CUDA graphs, of so many calls and without the calls.
+
+        Each call comes after flush, wipe, stage and flush, and is noted afterwards. The wipe
+        overwrites its outputs and unzeroed scratch (zeroing scratch is part of the call), the
+        stage gives it new inputs that ``staging`` tells; without it, or without the judge's
+        kernels, call ``i`` reads slot ``i % slots`` as it was uploaded.
         """
-        self._ask(CudaOp.PREPARE, calls, seconds=self._limits.call_seconds + calls * 1e-3)
+        payload = staging.pack() if staging is not None and self.stages else b""
+        limit = self._limits.call_seconds + calls * 1e-3
+        self._ask(CudaOp.PREPARE, calls, payload=payload, seconds=limit)
         self._calls = calls
+
+    @property
+    def stages(self) -> bool:
+        """Whether timed calls can be given secret inputs: the judge's kernels are there."""
+        return self._flush is not None
+
+    def notes(self, call: int, count: int) -> tuple[int, list[int]]:
+        """Replays so far, and what was noted of a call of the last one's outputs."""
+        reply, _ = self._ask(CudaOp.NOTES, call)
+        return reply.value, unpack_notes(self._page(), count)
+
+    def audit(self) -> Touched:
+        """What timed calls wrote besides their outputs."""
+        return Touched(self._ask(CudaOp.AUDIT, seconds=self._limits.start_seconds)[0].value)
 
     def batch(
         self, replays: int, empty: bool = False, seconds: float | None = None

@@ -11,6 +11,7 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from kforge_nb.judge.cuda.handle import CudaLimits
 from kforge_nb.judge.cuda.policy import scan_cuda
 from kforge_nb.judge.cuda.sanitizer import sanitize, sanitizer_path
 from kforge_nb.judge.cuda.session import CudaCandidate
+from kforge_nb.judge.cuda.spares import Spares
 from kforge_nb.judge.cuda.timing import (
     CudaBaselineSide,
     CudaRunnerSide,
@@ -111,9 +113,9 @@ class CudaPlace:
         self.flush = build_flush(self.builds, self.arch)
         self._lock = device_lock(device)
         self._calls: dict[str, int] = {}
-        self._spares: dict[int, CudaCandidate] = {}
+        self._spares = Spares(self.working)
         self._meant: dict[CudaCandidate, tuple[ResolvedPlan, Path]] = {}
-        self._spares_lock = threading.Lock()
+        self._meant_lock = threading.Lock()
         self.worker = BaselineWorker(folder, threads, {FLUSH_VARIABLE: str(self.flush)})
         try:
             with self._lock.timing():
@@ -213,24 +215,15 @@ class CudaPlace:
     def start(
         self, target: Target, plan: ResolvedPlan, built: Compiled, timed: TimedInputs, limit: float
     ) -> CudaCandidate:
-        """A runner with a context of its own, made ahead if possible, and one more made ahead."""
-        with self._spares_lock:
-            loaded = self._spares.pop(id(timed), None)
-        if loaded is not None and not loaded.runner.child.alive():
-            loaded.__exit__(None, None, None)
-            loaded = None
-        loaded = loaded or self._runner(target, timed, limit)
-        try:
-            spare = self._runner(target, timed, limit)
-        except BaseException:
-            loaded.__exit__(None, None, None)
-            raise
-        with self._spares_lock:
-            left_over = self._spares.get(id(timed))
-            self._spares[id(timed)] = spare
+        """A runner with a context of its own, made ahead if possible.
+
+        When it ends the next one is made ahead, while the next candidate is being compiled.
+        """
+        make = partial(self._runner, target, timed, limit)
+        loaded = self._spares.take(id(timed)) or self._spares.started(make)
+        loaded.after = partial(self._spares.make, id(timed), make)
+        with self._meant_lock:
             self._meant[loaded] = (plan, built.file)
-        if left_over is not None:
-            left_over.__exit__(None, None, None)
         return loaded
 
     def _runner(self, target: Target, timed: TimedInputs, limit: float) -> CudaCandidate:
@@ -247,7 +240,7 @@ class CudaPlace:
 
     def load(self, loaded: CudaCandidate) -> dict[str, Any]:
         """What the driver says of the kernels."""
-        with self._spares_lock:
+        with self._meant_lock:
             plan, cubin = self._meant.pop(loaded)
         strict = loaded.load(plan, cubin)
         return {
@@ -273,10 +266,12 @@ class CudaPlace:
         stop: Callable[[], bool], limit: float,
     ) -> tuple[Session, dict[str, Any]]:  # fmt: skip
         """Replays of graphs of both sides."""
-        ours = CudaRunnerSide(loaded.runner, max(_BATCH_SECONDS, 4 * limit))
+        ours = CudaRunnerSide(loaded, max(_BATCH_SECONDS, 4 * limit))
         against = CudaBaselineSide(self.worker, key, baseline)
         calls = self._calls[key]
         session = run_cuda_session(ours, against, timed, plan, calls, loaded.fetch, stop)
+        if isinstance(loaded, CudaCandidate):
+            loaded.audit()
         return session, {
             "calls_in_a_graph": calls,
             f"timed_{baseline}": against.how,
@@ -339,16 +334,11 @@ class CudaPlace:
         """The worker's copy of the target, and the runner that was made ahead for it."""
         self.worker.let_go(key)
         self._calls.pop(key, None)
-        with self._spares_lock:
-            spare = self._spares.pop(id(timed), None)
-        if spare is not None:
-            spare.__exit__(None, None, None)
+        self._spares.drop(id(timed))
 
     def close(self) -> None:
         """End the baseline worker and what was made ahead."""
         self.worker.close()
-        with self._spares_lock:
-            spares, self._spares = list(self._spares.values()), {}
+        self._spares.close()
+        with self._meant_lock:
             self._meant.clear()
-        for spare in spares:
-            spare.__exit__(None, None, None)

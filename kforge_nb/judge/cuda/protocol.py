@@ -15,8 +15,13 @@ BATCH 4     a replays, b 1: without calls    replays of a graph; value: nanoseco
 FETCH 5     a age of the call (0 = last)     outputs of a timed call into the outputs region
 QUIT 6                                       ends the process, no reply
 UPLOAD 7    a first slot, b slots            timed inputs to the device
-PREPARE 8   a calls                          builds the two graphs
+PREPARE 8   a calls                          code loaded anew, the two graphs built; payload:
+                                             the secrets of :class:`.staging.Staging`
 HOT 9       a calls                          launches one by one, waits once
+READY 10                                     nothing: an answer says that the driver has started
+NOTES 11    a call of the last replay        its noted output elements, 8 bytes each, onto the
+                                             status page from byte 2048 on; value: replays so far
+AUDIT 12                                     value: :class:`Touched` in timed calls
 ==========  ===============================  ===================================================
 
 In a reply with status *error*, ``value`` is the class of :class:`Fault`. The status page is the
@@ -47,12 +52,14 @@ __all__ = [
     "pack_binding",
     "pack_load",
     "unpack_kernels",
+    "unpack_notes",
     "unpack_occupancy",
 ]
 
 MAX_KERNELS = 16
 _NAME_BYTES = 72
 _TABLE = 64
+_NOTES_AT = 2048
 _LOAD = struct.Struct("<QQQQ")
 _BIND = struct.Struct("<QQQQQQQQQQ")
 _OUTPUT = struct.Struct("<QQ")
@@ -74,6 +81,9 @@ class CudaOp(IntEnum):
     UPLOAD = 7
     PREPARE = 8
     HOT = 9
+    READY = 10
+    NOTES = 11
+    AUDIT = 12
 
 
 class Fault(IntEnum):
@@ -88,10 +98,11 @@ class Fault(IntEnum):
 
 
 class Touched(IntFlag):
-    """What a checked call wrote that it must not."""
+    """What calls wrote that they must not: inputs, guard zones, memory that flushes the cache."""
 
     INPUTS = 1
     MARGINS = 2
+    FLUSH = 4
 
 
 class LaunchKind(IntEnum):
@@ -205,6 +216,11 @@ def unpack_kernels(page: bytes, count: int) -> list[KernelFacts]:
     """Facts of ``count`` kernels from the status page."""
     rows = (_FACTS.unpack_from(page, _TABLE + i * _FACTS.size) for i in range(count))
     return [KernelFacts(*row[:7]) for row in rows]
+
+
+def unpack_notes(page: bytes, count: int) -> list[int]:
+    """``count`` noted elements from the status page, their bytes as little-endian numbers."""
+    return list(struct.unpack_from(f"<{count}Q", page, _NOTES_AT))
 
 
 def unpack_occupancy(page: bytes, count: int) -> list[int]:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from pathlib import Path
 
 import torch
@@ -14,6 +16,7 @@ from kforge_nb.judge.cuda.binary import DRIVER
 from kforge_nb.judge.cuda.handle import CudaLimits, CudaRunner
 from kforge_nb.judge.cuda.layout import CudaOutputLayout, make_binding
 from kforge_nb.judge.cuda.protocol import Touched
+from kforge_nb.judge.cuda.staging import Staging, values_of
 from kforge_nb.judge.evaluation import Verdict
 from kforge_nb.judge.runner_handle import RunnerFailed
 from kforge_nb.judge.slots import TimedInputs
@@ -76,6 +79,7 @@ class CudaCandidate(IsolatedCandidate):
         self._resolved = resolved
         self._cubin = cubin
         self.kernels: dict[str, dict[str, int]] = {}
+        self.after: Callable[[], None] | None = None  # called once its process has ended
         try:
             self.runner = CudaRunner(binary, cubin, self.regions, limits, number, flush, driver)
         except BaseException:
@@ -104,6 +108,8 @@ class CudaCandidate(IsolatedCandidate):
 
     def _end(self) -> None:
         self.runner.close()
+        if self.after is not None:
+            self.after()
 
     def _poison(self) -> None:
         """The runner does it, on the device."""
@@ -124,6 +130,35 @@ class CudaCandidate(IsolatedCandidate):
             if buffer.offset <= offset < buffer.offset + buffer.bytes:
                 return f"its input in{index}"
         return "memory beside its inputs"
+
+    def staging(self) -> Staging:
+        """New secrets for the timed calls."""
+        return Staging.fresh(self._in_layout.buffers, self._out_layout.outputs, self._timed.slots)
+
+    def noted(self, staging: Staging, call: int) -> tuple[int, list[torch.Tensor]]:
+        """The clock of replays, and what was noted of each output of a call of the last one."""
+        each, specs = staging.notes, self.target.outputs
+        tick, words = self.runner.notes(call, each * len(specs))
+        return tick, [
+            values_of(words[i * each : (i + 1) * each] if math.prod(s.shape) else [], s.dtype)
+            for i, s in enumerate(specs)
+        ]
+
+    def audit(self) -> None:
+        """Look at the memory that timed calls could have written to.
+
+        Raises:
+            RunnerFailed: ``suspicious`` where they wrote to more than their outputs and scratch.
+        """
+        touched = self.runner.audit()
+        words = {
+            Touched.FLUSH: "the memory that is read to empty the cache",
+            Touched.INPUTS: "the inputs of other calls",
+            Touched.MARGINS: "memory far outside its buffers (a guard zone)",
+        }
+        found = [text for bit, text in words.items() if bit in touched]
+        if found:
+            raise RunnerFailed(Verdict.SUSPICIOUS, f"when timed it wrote to {', '.join(found)}")
 
     def fetch(self, age: int) -> list[torch.Tensor]:
         """Copies of the outputs of a timed call (0: the last), in host memory.

@@ -3,7 +3,9 @@
 A batch is some replays of a graph of flush and call, so long that the exchange with the process
 costs less than a hundredth of it. Each pair of batches comes with the same batches without calls,
 all four in random order; what those take is taken off. Before each pair some slots get new values
-on both sides, outside the clock, and among them those whose outputs may be looked at afterwards.
+on both sides, outside the clock. The candidate's calls see secret inputs, put together anew before
+each call (staging.py); of some, anywhere in a batch, the outputs are looked at afterwards. At
+random times its code is loaded anew and its graphs are made anew.
 While all this happens nothing else uses the device.
 """
 
@@ -14,12 +16,13 @@ import statistics as plain
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 
+from kforge_nb.errors import BadInput
 from kforge_nb.judge.baseline import BaselineWorker
-from kforge_nb.judge.cuda.handle import CudaRunner
+from kforge_nb.judge.cuda.staging import Staging
 from kforge_nb.judge.process import Child
 from kforge_nb.judge.protocol import HELD_CALLS
 from kforge_nb.judge.slots import TimedInputs
@@ -43,6 +46,8 @@ LEAST_CALL = 2e-7  # a difference below 0.2 µs is the clock's
 _RENEWED_BYTES = 32 << 20
 _AGREE = 0.10
 _AGREE_SECONDS = 3e-7
+_ANEW = 0.15  # chance, after each pair, that code is loaded and graphs are made anew
+_LEAST_FLUSH = 1.2  # of the baseline's flush, for the two in a candidate's process
 
 
 class CudaSide(Protocol):
@@ -51,7 +56,7 @@ class CudaSide(Protocol):
     child: Child
 
     def prepare(self, calls: int) -> None:
-        """Make the graphs of ``calls`` calls ready."""
+        """Make the graphs of ``calls`` calls ready, with new secrets where calls have some."""
 
     def upload(self, first: int, slots: int) -> None:
         """Copy slots from shared memory to this side's device memory."""
@@ -60,16 +65,51 @@ class CudaSide(Protocol):
         """Seconds of so many replays, on the judge's clock and by the device's events."""
 
 
+class Candidate(CudaSide, Protocol):
+    """The side that is not trusted."""
+
+    staged: bool
+    """Whether its calls see secret inputs, and its outputs are noted."""
+
+    def saw(self, inputs: TimedInputs, call: int) -> list[torch.Tensor]:
+        """The inputs of a call of the last replay."""
+
+    def noted(self, inputs: TimedInputs, call: int) -> Probe:
+        """The inputs of a call of the last replay, and what was noted of its outputs."""
+
+
 class CudaRunnerSide:
     """The candidate; ``seconds`` is the limit of a batch."""
 
-    def __init__(self, runner: CudaRunner, seconds: float) -> None:
-        self.child = runner.child
-        self._runner, self._seconds = runner, seconds
+    def __init__(self, loaded: Any, seconds: float) -> None:
+        self._loaded, self._runner = loaded, loaded.runner
+        self.child = self._runner.child
+        self.staged = bool(getattr(self._runner, "stages", False))
+        self._staging: Staging | None = None
+        self._seconds = seconds
 
     def prepare(self, calls: int) -> None:
         """Make the graphs ready."""
-        self._runner.prepare(calls)
+        if not self.staged:
+            self._runner.prepare(calls)
+            return
+        self._staging = self._loaded.staging()
+        self._runner.prepare(calls, self._staging)
+
+    def saw(self, inputs: TimedInputs, call: int) -> list[torch.Tensor]:
+        """The inputs of a call of the last replay, computed from the judge's own copy."""
+        if self._staging is None:
+            return inputs.snapshot(call)
+        tick, _ = self._loaded.noted(self._staging, call)
+        return self._staging.staged(inputs, tick, call)
+
+    def noted(self, inputs: TimedInputs, call: int) -> Probe:
+        """The inputs of a call of the last replay, and what was noted of its outputs."""
+        if self._staging is None:
+            raise BadInput("nothing is noted of calls without secret inputs")
+        tick, values = self._loaded.noted(self._staging, call)
+        staged = self._staging.staged(inputs, tick, call)
+        return Probe(staged, values, self._staging.places(tick, call))
 
     def upload(self, first: int, slots: int) -> None:
         """Copy slots to the runner's device memory."""
@@ -140,7 +180,7 @@ class _Tally:
 
 
 def run_cuda_session(
-    ours: CudaSide,
+    ours: Candidate,
     against: CudaSide,
     inputs: TimedInputs,
     plan: Plan,
@@ -175,11 +215,18 @@ def run_cuda_session(
         new = _renew(sides, inputs, calls, source, first=not tallies[0].full)
         _pair(sides, tallies, calls, source)
         done = len(tallies[0].full)
+        if ours.staged:
+            new = min(HELD_CALLS, calls)  # no call saw what another one saw
         if new and source.random() < plan.probes / done:
             age = source.randrange(new)
-            _keep(session, Probe(inputs.snapshot(calls - 1 - age), fetch(age)), plan, source)
+            probe = Probe(ours.saw(inputs, calls - 1 - age), fetch(age))
+            _keep(session.probes, probe, plan.probes, source)
+        if ours.staged and source.random() < plan.notes / done:
+            _keep(session.noted, ours.noted(inputs, source.randrange(calls)), plan.notes, source)
+        if ours.staged and source.random() < _ANEW:
+            _start_anew(ours, calls)
         session.stopped = stop()
-        late = time.monotonic() - start > plan.seconds and done >= plan.pairs
+        late = plan.over(time.monotonic() - start, done)
         if session.stopped or late or done >= look:
             look = next_look(done)
             session.ours, session.against = (tally.net() for tally in tallies)
@@ -187,7 +234,7 @@ def run_cuda_session(
             session.decision = decide(session.found, plan.narrow)
             if session.decision is not None or session.stopped or late:
                 break
-    session.disagreement = _disagreement(tallies[0])
+    session.disagreement = _disagreement(tallies[0]) or _unflushed(ours, against, tallies)
     session.foreign = max(_disturbed(tally.empty) for tally in tallies)
     session.seconds = time.monotonic() - start
     return session
@@ -256,12 +303,35 @@ def _pair(
         (tally.empty_device if empty else tally.full_device).append(device / count)
 
 
-def _keep(session: Session, probe: Probe, plan: Plan, source: random.Random) -> None:
+def _start_anew(ours: CudaSide, calls: int) -> None:
+    """Code loaded anew, other secrets, and first replays that do not count."""
+    ours.prepare(calls)
+    for empty in (False, True):
+        ours.batch(1, empty)
+
+
+def _keep(kept: list[Probe], probe: Probe, most: int, source: random.Random) -> None:
     """Keep a probe with a chance that is the same for every pair of the session."""
-    if len(session.probes) < plan.probes:
-        session.probes.append(probe)
+    if len(kept) < most:
+        kept.append(probe)
     else:
-        session.probes[source.randrange(plan.probes)] = probe
+        kept[source.randrange(most)] = probe
+
+
+def _unflushed(ours: Candidate, against: CudaSide, tallies: tuple[_Tally, ...]) -> str | None:
+    """Words, if the cache cannot have been emptied before the candidate's calls.
+
+    What its process does between calls has two flushes in it, the baseline's has one of the same.
+    """
+    if not ours.staged or getattr(against, "how", "") != "graph":
+        return None
+    own, theirs = (plain.median(tally.empty) for tally in tallies)
+    if own >= _LEAST_FLUSH * theirs:
+        return None
+    return (
+        f"emptying the cache twice took {own * 1e6:.3g} µs in its process, once "
+        f"{theirs * 1e6:.3g} µs in the baseline's: something kept it from being emptied"
+    )
 
 
 def _disturbed(empty: list[float]) -> float:

@@ -14,7 +14,7 @@ struct Shared {
 };
 
 // What a checked call did besides its outputs; cuda/protocol.py has the same bits.
-enum Touched : int64_t { kTouchedInputs = 1, kTouchedMargins = 2 };
+enum Touched : int64_t { kTouchedInputs = 1, kTouchedMargins = 2, kTouchedFlush = 4 };
 
 class Bench {
  public:
@@ -37,12 +37,12 @@ class Bench {
         payload.size() != sizeof header + names + header.image + header.flush)
       throw Failure{Fault::kProtocol, "a malformed load message"};
     const char* at = payload.data() + sizeof header;
-    const Module module =
-        load_module(std::string(at + names, header.image), "the candidate's code");
+    image_.assign(at + names, header.image);
+    module_ = load_module(image_, "the candidate's code");
     kernels.assign(header.kernels, {});
     for (size_t i = 0; i < kernels.size(); ++i) {
       kernels[i].name.assign(at + i * kNameBytes, strnlen(at + i * kNameBytes, kNameBytes - 1));
-      kernels[i].open(module);
+      kernels[i].open(module_);
     }
     if (header.flush > 0)
       flush_module = load_module(std::string(at + names + header.image, header.flush), "the flush");
@@ -64,6 +64,28 @@ class Bench {
     publish_launches();
     allocate();
     device.wait("preparing memory");
+  }
+
+  // The code as it was when it came: what calls so far may have left in its memory is gone. No graph
+  // may hold its kernels.
+  void reload() {
+    device.wait("before the code was loaded anew");
+    check(driver.ModuleUnload(module_), "unloading the candidate's code");
+    module_ = load_module(image_, "the candidate's code");
+    for (Kernel& kernel : kernels) kernel.open(module_);
+    for (const Launch& entry : plan.launches) kernels[entry.shape.kernel].fit(entry.shape);
+  }
+
+  // What timed calls did that they must not, so far as it can be seen afterwards.
+  int64_t audit() const {
+    int64_t touched = 0;
+    for (const Slab* slab : {&inputs, &timed, &checked, &scratch})
+      if (!slab->margins_hold()) touched |= kTouchedMargins;
+    for (const auto& set : sets)
+      if (!set->margins_hold()) touched |= kTouchedMargins;
+    if (timed.bytes() <= kMostCompared && timed.differs(shared.timed.at) >= 0)
+      touched |= kTouchedInputs;
+    return touched;
   }
 
   // Guard zones stand since `bind`, so that what was written into them once is seen from then on.
@@ -114,6 +136,10 @@ class Bench {
   }
 
  private:
+  static constexpr size_t kMostCompared = 256 << 20;
+  std::string image_;
+  Module module_ = nullptr;
+
   void allocate() {
     const BindHeader& h = plan.header;
     const size_t out = plan.output_bytes();

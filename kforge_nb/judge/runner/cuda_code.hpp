@@ -44,6 +44,8 @@ struct Kernel {
   }
 
   void open(Module module) {
+    parameters.clear();
+    granted = 0;
     check(driver.ModuleGetFunction(&function, module, name.c_str()), "looking for kernel " + name,
           Fault::kCode);
     facts = {ask(kRegisters),  ask(kStaticShared),  ask(kLocal), ask(kConstant),

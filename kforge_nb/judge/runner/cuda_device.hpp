@@ -154,6 +154,18 @@ class Slab {
     return -1;
   }
 
+  // Whether every byte is the one that it was filled with.
+  bool holds_only(unsigned char byte) const {
+    char* part = device.staging();
+    for (size_t start = 0; start < bytes_; start += kStaging) {
+      const size_t count = std::min(kStaging, bytes_ - start);
+      download(start, part, count);
+      if (static_cast<unsigned char>(part[0]) != byte || memcmp(part, part + 1, count - 1) != 0)
+        return false;
+    }
+    return true;
+  }
+
   bool margins_hold() const {
     std::vector<unsigned char> found(2 * kMargin);
     check(driver.MemcpyDtoH(found.data(), base_, kMargin), "reading a guard zone");

@@ -70,6 +70,7 @@ struct Failure {
   X(CtxSetCurrent, "cuCtxSetCurrent", (Context))                                                  \
   X(CtxSetLimit, "cuCtxSetLimit", (int, size_t))                                                  \
   X(ModuleLoadData, "cuModuleLoadData", (Module*, const void*))                                   \
+  X(ModuleUnload, "cuModuleUnload", (Module))                                                     \
   X(ModuleGetFunction, "cuModuleGetFunction", (Function*, Module, const char*))                   \
   X(FuncGetAttribute, "cuFuncGetAttribute", (int*, int, Function))                                \
   X(FuncSetAttribute, "cuFuncSetAttribute", (Function, int, int))                                 \

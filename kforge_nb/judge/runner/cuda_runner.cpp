@@ -23,7 +23,7 @@ constexpr uint64_t kMostPayload = 256 << 20;
 constexpr unsigned kTrialSeconds = 20;  // a driver that waits for what it may not have is stopped
 enum Op : uint32_t {
   kLoad = 1, kBind = 2, kRun = 3, kBatch = 4, kFetch = 5, kQuit = 6,
-  kUpload = 7, kPrepare = 8, kHot = 9,
+  kUpload = 7, kPrepare = 8, kHot = 9, kReady = 10, kNotes = 11, kAudit = 12,
 };
 
 Bench& bench = *new Bench;  // never destroyed: the driver may be gone by then
@@ -40,8 +40,11 @@ void serve(const wire::Command& c, const std::string& payload, wire::Reply& repl
     case kBatch: reply.value = replays.batch(c.a, c.b != 0); return;
     case kFetch: return replays.fetch(c.a);
     case kUpload: return bench.upload(c.a, c.b);
-    case kPrepare: return replays.prepare(c.a);
+    case kPrepare: return replays.prepare(c.a, payload);
     case kHot: return replays.hot(c.a);
+    case kReady: return;
+    case kNotes: reply.value = replays.notes(c.a); return;
+    case kAudit: reply.value = replays.audit(); return;
     default: throw Failure{Fault::kProtocol, "unknown command"};
   }
 }

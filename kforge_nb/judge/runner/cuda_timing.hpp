@@ -1,14 +1,14 @@
 // Timed calls: CUDA graphs of many calls with a cold cache, the same graphs without the calls,
 // and calls launched one by one from the host.
 //
-// Before each timed call its outputs and scratch are overwritten, and before and after that more is
-// read than the second-level cache holds. All this happens in the graph without calls as well, so
-// that the difference of the two is the calls alone; and a call that finds its outputs as an
-// earlier call left them cannot take them for granted. The first of the two flushes has what the
+// Before each timed call its outputs and scratch are overwritten and its inputs are staged anew, and
+// before and after that more is read than the second-level cache holds. All this happens in the
+// graph without calls as well, so that the difference of the two is the calls alone; and nothing
+// that an earlier call left anywhere is of use to a call. The first of the two flushes has what the
 // last call left in the cache written back: done by the overwriting, that would cost nothing
 // visible, and large outputs would seem to be written faster than memory can take them.
 #pragma once
-#include "cuda_calls.hpp"
+#include "cuda_stage.hpp"
 
 namespace cuda {
 
@@ -17,7 +17,7 @@ constexpr int64_t kMostCalls = 1 << 16;
 
 class Replays {
  public:
-  explicit Replays(Bench& bench) : bench_(bench) {}
+  explicit Replays(Bench& bench) : bench_(bench), stage_(bench) {}
   ~Replays() { forget(); }
 
   // Graphs hold addresses: they go before the memory does.
@@ -29,13 +29,17 @@ class Replays {
     last_calls_ = 0;
   }
 
-  void prepare(int64_t calls) {
+  // The candidate's code is loaded anew, and `secrets` (cuda/staging.py) say what calls will see.
+  void prepare(int64_t calls, const std::string& secrets) {
     bench_.require_bound();
     if (calls < 1 || calls > kMostCalls)
       throw Failure{Fault::kProtocol,
                     "a graph holds 1 to " + std::to_string(kMostCalls) + " calls"};
     forget();
+    bench_.reload();
     make_flush();
+    stage_.open(secrets);
+    stage_.restart(calls);
     calls_ = calls;
     graph_ = capture(true);
     empty_ = capture(false);
@@ -51,6 +55,7 @@ class Replays {
     check(driver.EventRecord(end_, device.stream), "recording an event");
     device.wait("the kernels ran in timed calls");
     if (!empty) last_calls_ = calls_;
+    stage_.replayed(replays);
     float milliseconds = 0.0f;
     check(driver.EventElapsedTime(&milliseconds, start_, end_), "reading events");
     return static_cast<int64_t>(static_cast<double>(milliseconds) * 1e6);
@@ -66,32 +71,41 @@ class Replays {
     last_calls_ = calls;
   }
 
+  // Notes of a call of the last replay onto the status page; the clock of replays.
+  int64_t notes(int64_t call) const {
+    stage_.show(call);
+    return static_cast<int64_t>(stage_.ticks());
+  }
+
+  // What timed calls touched besides their outputs.
+  int64_t audit() const {
+    int64_t touched = bench_.audit();
+    if (!stage_.margins_hold() || (cold_ && !cold_.margins_hold())) touched |= kTouchedMargins;
+    if (cold_ && !cold_.holds_only(kColdByte)) touched |= kTouchedFlush;
+    return touched;
+  }
+
   // Outputs of a timed call, counted from the last one, with the guard zones around them.
   void fetch(int64_t age) {
     const auto held = std::min<int64_t>(last_calls_, static_cast<int64_t>(bench_.sets.size()));
     if (age < 0 || age >= held) throw Failure{Fault::kProtocol, "no such call"};
-    const Slab& set = set_of(last_calls_ - 1 - age);
+    const Slab& set = stage_.set(last_calls_ - 1 - age);
     set.download(0, bench_.shared.outputs.at + bench_.plan.header.outputs_at, set.bytes());
     bench_.fetch_scratch_guards();
   }
 
  private:
+  static constexpr unsigned char kColdByte = 0x5a;
   Bench& bench_;
+  Stage stage_;
   Slab cold_;
   Function flush_ = nullptr;
   GraphExec graph_ = nullptr, empty_ = nullptr;
   Event start_ = nullptr, end_ = nullptr;
   int64_t calls_ = 0, last_calls_ = 0;
 
-  Slab& set_of(int64_t call) const {
-    return *bench_.sets[static_cast<size_t>(call) % bench_.sets.size()];
-  }
-
   void call(int64_t i) {
-    const BindHeader& h = bench_.plan.header;
-    const uint64_t slot = static_cast<uint64_t>(i) % h.slots;
-    const Pointer inputs = bench_.timed.at(slot * h.slot_stride);
-    bench_.plan.call(bench_.kernels, inputs, set_of(i), bench_.scratch);
+    bench_.plan.call(bench_.kernels, stage_.inputs(i), stage_.set(i), bench_.scratch);
   }
 
   void make_flush() {
@@ -102,14 +116,15 @@ class Replays {
     if (bench_.flush_module != nullptr)
       check(driver.ModuleGetFunction(&flush_, bench_.flush_module, "flush"),
             "looking for the flush");
+    cold_.fill(kColdByte, 0, cold_.bytes());
     flush();  // its first launch is not part of any graph
     device.wait("preparing the flush");
   }
 
   // Reads three times the second-level cache; without a kernel for it, writes as much.
   void flush() {
-    if (flush_ == nullptr) return cold_.fill(0x5a);
-    Pointer from = cold_.at(), sink = cold_.at() - 64;
+    if (flush_ == nullptr) return cold_.fill(kColdByte, 0, cold_.bytes());
+    Pointer from = cold_.at(), sink = cold_.at(cold_.bytes());
     uint64_t vectors = cold_.bytes() / 16;
     void* parameters[] = {&from, &sink, &vectors};
     check(driver.LaunchKernel(flush_, 8u * static_cast<unsigned>(device.multiprocessors), 1, 1, 256,
@@ -121,11 +136,14 @@ class Replays {
     Graph graph = nullptr;
     GraphExec made = nullptr;
     check(driver.StreamBeginCapture(device.stream, kCaptureThreadLocal), "starting a capture");
+    stage_.tick();
     for (int64_t i = 0; i < calls_; ++i) {
       flush();
-      bench_.plan.poison(set_of(i), bench_.scratch);
+      bench_.plan.poison(stage_.set(i), bench_.scratch);
+      stage_.put_inputs(i);
       flush();
       if (with_calls) call(i);
+      stage_.note(i);
     }
     check(driver.StreamEndCapture(device.stream, &graph), "ending a capture");
     check(driver.GraphInstantiate(&made, graph, 0), "making a graph of the calls");
