@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from kforge_nb.options import OptimizeOptions
     from kforge_nb.proposers.paste import Pending
     from kforge_nb.proposers.protocol import Proposer
+    from kforge_nb.run.paying import Purse
     from kforge_nb.run.record import Record
     from kforge_nb.run.work import Work
     from kforge_nb.view.live import LiveView
@@ -83,6 +84,7 @@ class Conductor:
         self.control = Control()
         self.book = CallBook(record, self.changed)
         self.proposer = tools.proposer
+        self.purse: Purse | None = None
         self._views: list[LiveView] = []
         self._views_lock = threading.Lock()
         self.failure: BaseException | None = None
@@ -200,6 +202,7 @@ class Conductor:
                 self.changed,
                 self._seconds_before,
                 self.tools.parallel,
+                self.purse,
             )
             try:
                 yield search

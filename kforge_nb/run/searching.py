@@ -11,7 +11,7 @@ killed loses none. The rules are those of :mod:`kforge_nb.search`; here is only 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kforge_nb.errors import KForgeError, MissingTool, StoreError
@@ -23,6 +23,7 @@ from kforge_nb.run.flights import AT_ONCE, STOP_LATENCY_S, Flight, Flights
 from kforge_nb.run.proposing import Asked, Proposals, failed_node, settled
 from kforge_nb.run.script import PLAYED, Script, script_of
 from kforge_nb.search import allocate, mcts, stopping
+from kforge_nb.search.paying import Close
 
 if TYPE_CHECKING:
     from kforge_nb.candidates.candidate import Candidate
@@ -30,8 +31,10 @@ if TYPE_CHECKING:
     from kforge_nb.proposers.protocol import Action, Proposer
     from kforge_nb.run.benches import Benches
     from kforge_nb.run.control import Control, Handed
+    from kforge_nb.run.paying import Purse
     from kforge_nb.run.record import Record
     from kforge_nb.run.work import Work
+    from kforge_nb.search.allocate import Pick, Stop, TargetState
     from kforge_nb.search.mcts import Choice
 
 __all__ = ["Search"]
@@ -44,7 +47,8 @@ class Search:
 
     ``changed`` is called after everything worth showing. ``seconds_before`` is what earlier
     sessions of a resumed run have used of its time limit. ``parallel`` proposals are asked for at
-    once; with 0 the proposer answers at once, on the thread of the run.
+    once; with 0 the proposer answers at once, on the thread of the run. With a ``purse`` each call
+    is weighed against its price.
     """
 
     def __init__(
@@ -59,6 +63,7 @@ class Search:
         changed: Callable[[], None] = lambda: None,
         seconds_before: float = 0.0,
         parallel: int = 0,
+        purse: Purse | None = None,
     ) -> None:
         self.works, self.options, self.record, self.control = works, options, record, control
         self.benches, self.proposer, self.device, self.changed = benches, proposer, device, changed
@@ -66,6 +71,7 @@ class Search:
         self.rates = allocate.Rates()
         self._flights = Flights(benches, control)
         self._proposals = Proposals(proposer, parallel)
+        self._purse = purse
         self._poor: dict[int | None, str] = {}
         self._script = script_of(proposer, works)
         self._begun = time.monotonic()
@@ -103,6 +109,9 @@ class Search:
 
     def close(self) -> None:
         """Ends what is under way; candidates that were handed in learn that their turn is over."""
+        close = getattr(self.proposer, "close", None)
+        if close is not None:
+            close()
         self._proposals.close()
         self._flights.close()
         for left in self.control.close_inbox():
@@ -145,11 +154,21 @@ class Search:
             return self._play(self._script)
         self._retire()
         states = [facts.state_of(work) for work in self.works if work.index not in self._poor]
-        while not isinstance(pick := allocate.next_target(states, self.rates), allocate.Stop):
-            if self._grow(self._work(pick.index)):
+        while not isinstance(pick := self._pick(states), allocate.Stop):
+            work = self._work(pick.index)
+            if isinstance(pick, Close):
+                if not work.tree.root.pending:
+                    self._settle(work, pick.reason)
+            elif self._grow(work):
                 return None
             states = [state for state in states if state.index != pick.index]
         return next(iter(self._poor.values()), pick.reason)
+
+    def _pick(self, states: Sequence[TargetState]) -> Pick | Stop | Close:
+        """The target that the next candidate is for."""
+        if self._purse is None:
+            return allocate.next_target(states, self.rates)
+        return self._purse.pick(states, self.rates)
 
     def _grow(self, work: Work) -> bool:
         """One choice and one request; False where the target has to wait for a verdict."""
@@ -313,6 +332,8 @@ class Search:
             return
         self._winners.confirm(work)
         self.benches.drop(work.index)
+        if self._purse is not None:
+            self._purse.close(work.index)
         work.set("done", reason)
         self._show(f"target {work.index} is done: {reason}")
 
