@@ -83,6 +83,14 @@ class _Progress:
 
     lost: int = 0
     sent: bool = False
+    told: Usage | None = None
+
+    def failed(self, failure: ChatFailed) -> None:
+        """Counts an attempt; the failure then says what all of them cost, as far as is known."""
+        self.lost += self.sent and failure.usage is None
+        self.sent = False
+        self.told = _sum(self.told, failure.usage)
+        failure.lost, failure.usage = self.lost, self.told
 
     @property
     def unpaid(self) -> int:
@@ -241,17 +249,17 @@ class Chat:
                     options += 1
                     self._without(failed)
                     continue
-                progress.lost += progress.sent and failed.usage is None
-                progress.sent = False
-                failed.lost = progress.lost
+                progress.failed(failed)
                 if failed.kind not in RETRIED or attempt >= self.attempts:
                     raise
                 await asyncio.sleep(self._pause(failed, attempt))
                 attempt += 1
                 continue
             seconds = time.monotonic() - begun
-            notes = tuple(self._notes)
-            return Reply(got.text, got.usage, got.finish, seconds, attempt, progress.lost, notes)
+            usage, lost = _sum(progress.told, got.usage), progress.lost
+            if got.usage is None and usage is not None:
+                lost += 1  # this attempt's cost was not told, that of earlier ones was
+            return Reply(got.text, usage, got.finish, seconds, attempt, lost, tuple(self._notes))
 
     async def _attempt(
         self, prompt: Prompt, max_tokens: int, on_text: Text, progress: _Progress
@@ -311,6 +319,19 @@ class Chat:
             return failed.retry_after
         step = self.timing.pause * 2.0 ** (attempt - 1)
         return min(step, self.timing.longest_pause) * random.uniform(1.0, 1.25)  # noqa: S311
+
+
+def _sum(one: Usage | None, other: Usage | None) -> Usage | None:
+    """Both together; None if there is neither."""
+    if one is None or other is None:
+        return one or other
+    return Usage(
+        one.tokens_in + other.tokens_in,
+        one.cached + other.cached,
+        one.tokens_out + other.tokens_out,
+        one.reasoning + other.reasoning,
+        model=other.model or one.model,
+    )
 
 
 def _host(address: str) -> str:

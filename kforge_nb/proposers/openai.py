@@ -147,7 +147,7 @@ class OpenAIProposer:
                     f"{self._chat.where} takes {failed.limit} tokens, prompt and answer together, "
                     f"and --max-tokens {self._max_tokens} leaves no room for the prompt; give fewer"
                 )
-            limit = min(limit, int(room * _CHARACTERS_PER_TOKEN))
+            limit = min(int(room * _CHARACTERS_PER_TOKEN), size - 1)
         with self._lock:
             self._limit = limit if self._limit is None else min(limit, self._limit)
 
