@@ -1,0 +1,183 @@
+"""A run whose kernels come from an endpoint, over real HTTP, with a judge that tests steer."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import Counter
+
+import pytest
+
+from kforge_nb.options import OptimizeOptions
+from kforge_nb.run.conductor import Conductor, Tools
+from kforge_nb.run.handle import Run
+from kforge_nb.run.reload import works_of
+from kforge_nb.run.source import StoreSource
+from kforge_nb.run.writers import make_writer
+from tests.proposers.loopback import Loopback, held, status
+from tests.proposers.loopback import answer as answered
+from tests.proposers.talk import good
+
+PATIENCE_S = 30
+PAID = {"proposer": "openai", "model": "loopback-1", "price_in": 1.0, "price_out": 4.0}
+CALL_USD = (1000 * 1.0 + 200 * 4.0) / 1e6
+KEY = "sk-test-0123456789abcdef"
+
+
+def numbered(exchange):
+    """Answers each request with another good kernel."""
+    number = len(exchange.server.requests)
+    answered(good(f"out0[i] = std::exp(in0[i]) + {number};", f"kernel {number}"))(exchange)
+
+
+@pytest.fixture
+def paid(stage, monkeypatch):
+    """A stage whose runs ask the endpoint of ``paid.serve(script)``; the options stay the run's."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    monkeypatch.setenv("OPENAI_API_KEY", KEY)
+    servers = []
+
+    def serve(script=(), otherwise=numbered):
+        servers.append(Loopback(script, otherwise=otherwise))
+        monkeypatch.setenv("OPENAI_BASE_URL", servers[-1].url)
+        return servers[-1]
+
+    def conductor(**options):
+        chosen = {**PAID, **options}
+        writer = make_writer(
+            OptimizeOptions.of({k: v for k, v in chosen.items() if k != "targets"})
+        )
+        stage.tools = lambda: Tools(
+            stage.judge.session,
+            writer.proposer,
+            stage.guard,
+            {"name": "test", "threads": 2},
+            writer.parallel,
+            writer.opened,
+        )
+        return stage.conductor(**chosen)
+
+    stage.serve, stage.paid_conductor = serve, conductor
+    yield stage
+    for server in servers:
+        server.close()
+
+
+def finish(conductor):
+    """Runs to the end; the document."""
+    conductor.start()
+    assert conductor.join(PATIENCE_S)
+    return Run(StoreSource(conductor.record)).document
+
+
+def test_a_paid_run_ends_in_order_with_every_call_counted(paid):
+    """Each node has its call with tokens, price, seconds and the version of its prompt."""
+    server = paid.serve()
+    document = finish(paid.paid_conductor(budget=5))
+
+    assert document["state"] == "done"
+    assert len(document["nodes"]) == len(server.requests) == 5
+    assert {c["node"] for c in document["costs"]} == {n["id"] for n in document["nodes"]}
+    for cost in document["costs"]:
+        assert cost["usd"] == pytest.approx(CALL_USD)
+        assert (cost["tokens_in"], cost["tokens_out"], cost["state"]) == (1000, 200, "done")
+        assert cost["prompt"]
+    assert {n["origin"]["proposer"] for n in document["nodes"]} == {"openai"}
+    first = document["nodes"][0]["id"]
+    assert server.requests[0]["messages"][0]["content"] in document["details"][first]["prompt"]
+    assert KEY not in json.dumps(document)
+
+
+def test_the_limit_is_not_exceeded_and_says_why_it_ended(paid):
+    """A call that could exceed --max-cost is not made, though more candidates are allowed."""
+    server = paid.serve()
+    conductor = paid.paid_conductor(budget=500, max_cost=0.3, max_tokens=1000, patience=400)
+    document = finish(conductor)
+
+    assert document["state"] == "done"
+    assert "could" in document["state_reason"]
+    assert "USD" in document["state_reason"] or "money" in document["state_reason"]
+    assert 0 < len(server.requests) < 500
+    assert sum(c["usd"] for c in document["costs"]) <= 0.3
+
+
+def test_broken_answers_are_nodes_with_reasons(paid):
+    """An answer that stays broken after its one repair is refused, with both calls counted."""
+    server = paid.serve(otherwise=answered("I would rather not."))
+    document = finish(paid.paid_conductor(budget=3))
+
+    assert [n["verdict"] for n in document["nodes"]] == ["refused"] * 3
+    assert all("no fenced block" in n["reason"] for n in document["nodes"])
+    assert len(server.requests) == 6
+    assert Counter(c["purpose"] for c in document["costs"]) == {"propose": 3, "format": 3}
+    assert paid.judge.judged == []
+
+
+def test_stop_cancels_a_streaming_answer_at_once(paid):
+    """Stop hangs up in the middle of an answer; what was streamed is counted, and the run ends."""
+    server = paid.serve(otherwise=held("IDEA: a long thought"))
+    conductor = paid.paid_conductor(budget=4, parallel=2)
+    conductor.start()
+    deadline = time.monotonic() + PATIENCE_S
+    while not any(call["tokens"] for call in conductor.book.live):
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+    shown = conductor.compact()["progress"]["calls"]
+    assert {c["model"] for c in shown} == {"loopback-1"}
+    begun = time.monotonic()
+    Run(StoreSource(conductor.record)).stop()
+
+    assert time.monotonic() - begun < 5
+    assert server.hung_up.wait(PATIENCE_S)
+    document = Run(StoreSource(conductor.record)).document
+    assert document["state"] == "stopped"
+    assert {c["state"] for c in document["costs"]} == {"done"}
+    assert all(c["usd"] > 0 and "stopped" in c["problem"] for c in document["costs"])
+
+
+def test_a_refused_key_fails_the_run_in_words_and_costs_nothing(paid):
+    """The first call tells; no second one is made for every candidate of the budget."""
+    server = paid.serve(otherwise=status(401, "bad key", code="invalid_api_key"))
+    document = finish(paid.paid_conductor(budget=20, parallel=1))
+
+    assert document["state"] == "failed"
+    assert "OPENAI_API_KEY" in document["state_reason"]
+    assert len(server.requests) == 1
+    assert sum(c["usd"] for c in document["costs"]) == 0
+
+
+def test_a_killed_session_leaves_its_call_counted_at_its_worst(paid):
+    """A resumed run counts a call whose answer nobody saw against --max-cost, and says so."""
+    paid.serve()
+    conductor = paid.paid_conductor(budget=3, max_cost=0.5, max_tokens=1000)
+    store, run = conductor.record.store, conductor.record.id
+    call = {"target": 0, "node": "0.7", "model": "loopback-1", "prompt": "1", "text": "?"}
+    store.begin_call(run, **call, worst_usd=0.495)
+    document = finish(conductor)
+
+    assert document["nodes"] == []
+    assert "could" in document["state_reason"]
+    assert [(c["state"], c["usd"]) for c in document["costs"]] == [("lost", 0.495)]
+    assert any("killed" in note for note in document["workload"]["notes"])
+
+
+def test_a_paid_run_is_resumed_without_paying_twice(paid):
+    """Nothing that was judged is asked for again after a stop, and the money adds up."""
+    server = paid.serve()
+    paid.judge.gate.clear()
+    conductor = paid.paid_conductor(budget=4, parallel=1)
+    conductor.start()
+    assert paid.judge.began.wait(PATIENCE_S)
+    Run(StoreSource(conductor.record)).stop()
+    paid.judge.gate.set()
+    before = len(server.requests)
+    again = Conductor(
+        conductor.record, works_of(conductor.record), conductor.options, "here", paid.tools()
+    )
+    document = finish(again)
+
+    assert len(document["nodes"]) == 4
+    assert len(server.requests) == len(document["costs"])
+    assert len(server.requests) <= before + 4
