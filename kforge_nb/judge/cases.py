@@ -18,6 +18,7 @@ from kforge_nb.judge.correctness import Expected, Terms, check_output, expect
 from kforge_nb.judge.draws import HARD_SETS, hard_set, redraw
 from kforge_nb.judge.nearby import nearby_errors, secret_generator
 from kforge_nb.targets.float64 import reference
+from kforge_nb.targets.operators import describe
 from kforge_nb.targets.target import Target
 
 __all__ = ["Case", "build_cases", "make_case", "moved", "secret_generator", "weakness"]
@@ -29,6 +30,9 @@ _SUMMING = re.compile(
     r"softmax|norm|sum|mean|var|std|prod|matmul|mm|linear|conv|einsum|entropy|loss|pool|attention"
 )
 _LARGEST = 1e4
+_PRODUCTS = frozenset(
+    {"matmul", "mm", "bmm", "addmm", "baddbmm", "linear", "einsum", "linalg_solve_triangular"}
+)
 _EQUAL = frozenset({"impulses", "zeros"})
 _MAY_BE_INFINITE = frozenset({"specials", "negative infinities"})
 
@@ -88,8 +92,9 @@ def make_case(
             inputs = [moved(t, exact_on) for t in inputs]
             eager = [moved(t, exact_on) for t in eager]
         exact = reference(graph, inputs)
+    products = any(describe(node).name in _PRODUCTS for node in graph.graph.nodes)
     terms = Terms(
-        _summands(graph, inputs, eager), _condition(inputs), name in _EQUAL, _size(inputs)
+        _summands(graph, inputs, eager), _condition(inputs), name in _EQUAL, _size(inputs), products
     )
     rows = zip(exact, eager, beside, strict=True)
     return Case(name, list(inputs), [expect(high, low, terms, near) for high, low, near in rows])

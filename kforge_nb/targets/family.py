@@ -20,6 +20,8 @@ def family_of(flow: Dataflow, nodes: Sequence[fx.Node], *, vendor: bool = False)
     kinds = {op.kind for op in operators}
     if vendor:
         return f"vendor:{operators[0].name}"
+    if "setitem" in names:
+        return "delta_rule"
     for name in ("cross_entropy", "group_norm", "layer_norm", "rms_norm"):
         if name in names:
             return name
@@ -54,6 +56,8 @@ def _is_rms(names: set[str]) -> bool:
 def name_of(flow: Dataflow, nodes: Sequence[fx.Node]) -> str:
     """Operators in order, casts and copies left out, repeats folded: ``add·layer_norm``."""
     names = [flow.operators[flow.index[n]].name for n in nodes]
+    if "setitem" in names:
+        return "delta_rule"
     loud = [n for n in names if n not in _QUIET and n != "getitem"] or names
     short = list(dict.fromkeys(loud))
     return "·".join(short[:5]) + ("…" if len(short) > 5 else "")

@@ -132,13 +132,14 @@ def cut(
 
 
 def _finish(flow: Dataflow, group: list[int], granularity: Granularity) -> list[Cut]:
-    """The cut of one group; a region too large or unsafe as a whole is halved."""
-    if granularity == "region" and not worth_fusing(flow, group):
+    """The cut of one group; a region too large or unsafe as a whole is halved, if it can be."""
+    whole = any(flow.operators[i].kind == "write" for i in group)
+    if granularity == "region" and not whole and not worth_fusing(flow, group):
         return []
     made = _make(flow, group, granularity)
     if made is not None:
         return [made]
-    if granularity != "region" or len(group) < 2:
+    if granularity != "region" or whole or len(group) < 2:
         return []
     half = len(group) // 2
     parts = [*_connected(flow, group[:half]), *_connected(flow, group[half:])]
@@ -192,8 +193,10 @@ def _make(
 
 
 def _replaceable(flow: Dataflow, i: int, inside: set[int]) -> bool:
-    kind = flow.operators[i].kind
-    if kind in ("opaque", "random", "barrier", "write") or flow.autocast[i]:
+    op = flow.operators[i]
+    if op.kind in ("opaque", "random", "barrier") or flow.autocast[i]:
+        return False
+    if op.kind == "write" and (op.name != "setitem" or not flow.mutated[i]):
         return False
     return all(flow.creator[root] in inside for root in flow.mutated[i])
 

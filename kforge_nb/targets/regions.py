@@ -2,7 +2,8 @@
 
 One pass in graph order. A node joins the groups of its arguments where one row domain holds both
 and the schedule allows it; a rotary embedding is recognised as a pattern first, because its slices
-and concatenation would otherwise end the row.
+and concatenation would otherwise end the row. So is an unrolled recurrence, which is a group as it
+stands and which nothing joins.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from torch import fx
 
 from kforge_nb.targets.dataflow import Dataflow
 from kforge_nb.targets.domain import Domain, join, piece_of
+from kforge_nb.targets.recurrences import find_recurrences
 from kforge_nb.targets.schedule import Schedule
 
 __all__ = ["MAX_NODES", "find_regions"]
@@ -37,10 +39,16 @@ class _Grower:
         self.alone: list[list[int]] = []
         self.preset = _rotaries(flow)
         self.preset_group: dict[int, int] = {}
+        self.whole = {group[0]: group for group in find_recurrences(flow)}
 
     def run(self) -> list[list[int]]:
+        end = -1
         for i, node in enumerate(self.flow.nodes):
-            if node.op in ("placeholder", "get_attr", "output"):
+            if i <= end or node.op in ("placeholder", "get_attr", "output"):
+                continue
+            if i in self.whole:
+                self.schedule.append_group(self.whole[i])
+                end = self.whole[i][-1]
                 continue
             self.schedule.append(i)
             if i in self.preset:
@@ -48,7 +56,7 @@ class _Grower:
             else:
                 self._place(i)
         grown = [self.schedule.members[g] for g in self.domains if g in self.schedule.members]
-        return sorted([*grown, *self.alone])
+        return sorted([*grown, *self.alone, *self.whole.values()])
 
     def _place_preset(self, i: int) -> None:
         """Nodes of one recognised pattern go together, whatever their domains."""

@@ -39,6 +39,17 @@ class Schedule:
         self._outside[node] = {d for d in self._deps[node] if d in self.group_of}
         return node
 
+    def append_group(self, nodes: Sequence[int]) -> int:
+        """Put neighbours in graph order at the end as one group; returns the group."""
+        group = nodes[0]
+        self._place[group] = len(self._order)
+        self._order.append(group)
+        self.members[group] = list(nodes)
+        self.group_of.update(dict.fromkeys(nodes, group))
+        needed = {d for node in nodes for d in self._deps[node]}
+        self._outside[group] = {d for d in needed if self.group_of.get(d, group) != group}
+        return group
+
     def merge(self, one: int, other: int) -> int | None:
         """Merge two groups; returns the merged group, or None where a third lies between."""
         if one == other:

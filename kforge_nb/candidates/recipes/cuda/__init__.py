@@ -19,6 +19,7 @@ def cuda_families() -> tuple[Family, ...]:
     from kforge_nb.candidates.recipes.cuda import (
         conv1d,
         cross_entropy,
+        delta_rule,
         embedding,
         generated,
         group_norm,
@@ -28,6 +29,7 @@ def cuda_families() -> tuple[Family, ...]:
     )
 
     modules = (
+        delta_rule,
         cross_entropy,
         embedding,
         conv1d,
