@@ -18,7 +18,7 @@ from kforge_nb.settings import Settings, cache_dir
 
 __all__ = ["Footprint", "leak_rows"]
 
-_KERNEL = replace(KERNELS["rms_norm 4096x768"], shape=(256, 768))
+_KERNEL = replace(KERNELS["rms_norm 2048x768"], shape=(256, 768))
 _STORE = "o[i] = a[i] * k;"
 _CRASH = "o[i + (1ll << 40)] = a[i] * k;"
 _WRONG = "o[i] = a[i] * k * 1.5f;"

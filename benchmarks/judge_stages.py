@@ -15,7 +15,7 @@ from kforge_nb.settings import Settings
 __all__ = ["stage_rows"]
 
 _ROWS = {"8 MB": 2560, "32 MB": 10240, "60 MB": 19200}
-_KERNEL = "rms_norm 4096x768"
+_KERNEL = "rms_norm 2048x768"
 
 
 def stage_rows() -> list[dict[str, Any]]:

@@ -95,8 +95,8 @@ class TwinKernel:
 
 
 KERNELS = {
-    "gelu 512x768": TwinKernel(_GELU, _gelu, (512, 768), "activation"),
-    "rms_norm 4096x768": TwinKernel(_RMS_NORM, _rms_norm, (4096, 768), "rms_norm"),
+    "gelu 64x768": TwinKernel(_GELU, _gelu, (64, 768), "activation"),
+    "rms_norm 2048x768": TwinKernel(_RMS_NORM, _rms_norm, (2048, 768), "rms_norm"),
 }
 """One bound by arithmetic, one by memory."""
 

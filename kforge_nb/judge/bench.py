@@ -28,6 +28,7 @@ from kforge_nb.judge.session import Checked
 from kforge_nb.judge.shelf import Shelf
 from kforge_nb.judge.slots import TimedInputs
 from kforge_nb.judge.stages import Ended, Stages, end_on
+from kforge_nb.judge.statistics import LEAST_PROCESSES, MOST_PROCESSES
 from kforge_nb.judge.timing import Plan, Session
 from kforge_nb.targets.document import target_to_document
 from kforge_nb.targets.target import Target
@@ -38,8 +39,8 @@ if TYPE_CHECKING:
 __all__ = ["CONFIRM", "EVALUATE", "Bench"]
 
 EVALUATE = Plan()
-CONFIRM = Plan(seconds=9.0, narrow=0.04, pairs=12)
-_CONFIRM_PROCESSES = 2
+CONFIRM = Plan(seconds=1.2, narrow=0.03, pairs=10, probes=2)
+_CONFIRM_SECONDS = 18.0  # for one comparison, over all of its processes
 _PATIENCE = 100.0  # a call may take this many times eager's time, then it is stopped
 _BARELY, _GROSS = 4.0, 100.0  # times an error budget, for outputs of timed calls
 Stop = Callable[[], bool] | threading.Event | None
@@ -207,16 +208,8 @@ class Bench:
         for name in sessions:
             with record.stage(f"prepare {name}"), self._place.working():
                 self.baseline(name)
-        calls: list[Comparison] = []
-        for index in range(_CONFIRM_PROCESSES):
-            with self._started(resolved, built) as loaded:
-                self._load_and_check(loaded, fresh if index == 0 else fresh[:1], record)
-                for name, found in sessions.items():
-                    if not stopped():
-                        found.append(self._time(loaded, name, CONFIRM, stopped, record))
-                        self._check_probes(found[-1], record)
-                if index == 0 and "call" not in known and not stopped():
-                    calls += self._call_time(loaded, record)
+        wanted = not known & {"call", "warm"}
+        calls = self._time_again(resolved, built, fresh, sessions, wanted, stopped, record)
         rows = [ruling.merged(name, f) for name, f in sessions.items() if f]
         if standing is not None and kept:
             record.resources = {**standing.resources, **record.resources}
@@ -228,6 +221,35 @@ class Bench:
             raise Ended(Verdict.UNDECIDED, "stopped before it was timed again; it is correct")
         ruled = self._rule(rows[0], sessions["eager"], [*rows, *calls], record)
         return self._sanitized(ruled, resolved, built, record)
+
+    def _time_again(
+        self,
+        resolved: ResolvedPlan,
+        built: Compiled,
+        cases: Sequence[Case],
+        sessions: dict[str, list[Session]],
+        call_time: bool,
+        stopped: Asked,
+        record: Stages,
+    ) -> list[Comparison]:
+        """Add sessions, each in a process of its own, until every comparison is settled."""
+        calls: list[Comparison] = []
+        begun, limit = perf_counter(), _CONFIRM_SECONDS * len(sessions)
+        for index in range(MOST_PROCESSES):
+            pending = [name for name, found in sessions.items() if not ruling.settled(found)]
+            late = index >= LEAST_PROCESSES and perf_counter() - begun > limit
+            if not pending or late or stopped():
+                break
+            with self._started(resolved, built) as loaded:
+                self._load_and_check(loaded, cases if index == 0 else cases[:1], record)
+                for name in pending:
+                    if not stopped():
+                        session = self._time(loaded, name, CONFIRM, stopped, record)
+                        sessions[name].append(session)
+                        self._check_probes(session, record)
+                if index == 0 and call_time and not stopped():
+                    calls += self._call_time(loaded, record)
+        return calls
 
     def _admit(
         self, candidate: Candidate, stopped: Asked, record: Stages

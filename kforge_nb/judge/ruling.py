@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import statistics as plain
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from kforge_nb.judge.evaluation import Comparison, Verdict
-from kforge_nb.judge.statistics import MIN_PAIRS, paired_ratio
+from kforge_nb.judge.statistics import (
+    LEAST_PROCESSES,
+    MIN_PAIRS,
+    across,
+    decide_across,
+    paired_ratio,
+)
 
 if TYPE_CHECKING:
+    from kforge_nb.judge.statistics import Interval
     from kforge_nb.judge.timing import Session
     from kforge_nb.targets.target import Target
 
-__all__ = ["Ruling", "comparison", "merged", "paired", "rule", "throughput"]
+__all__ = ["Ruling", "comparison", "merged", "paired", "rule", "settled", "throughput"]
 
 _LOADED = 0.15
 _HIDDEN_SHARE = 0.05
@@ -37,9 +44,33 @@ def comparison(against: str, session: Session) -> Comparison:
 
 
 def merged(against: str, sessions: Sequence[Session]) -> Comparison:
-    """One comparison over the samples of several sessions, of different processes if need be."""
+    """One comparison over several sessions of different processes.
+
+    Their samples are put together; ratio and interval are over the processes, where there are
+    enough of them.
+    """
     ours = [t for session in sessions for t in session.ours]
-    return paired(against, ours, [t for session in sessions for t in session.against])
+    pooled = paired(against, ours, [t for session in sessions for t in session.against])
+    found = _across(sessions)
+    if found is None:
+        return pooled
+    return replace(pooled, ratio=found.ratio, low=found.low, high=found.high)
+
+
+def settled(sessions: Sequence[Session]) -> bool:
+    """Whether one more process would not change what is said of a comparison."""
+    if any(session.stopped for session in sessions):
+        return True
+    found = _across(sessions)
+    return found is not None and decide_across(found) is not None
+
+
+def _across(sessions: Sequence[Session]) -> Interval | None:
+    """The interval over processes; None where there are too few."""
+    ratios = [s.found.ratio for s in sessions if s.found is not None]
+    if len(ratios) < LEAST_PROCESSES:
+        return None
+    return across(ratios, sum(len(s.ours) for s in sessions))
 
 
 def paired(against: str, ours: Sequence[float], theirs: Sequence[float]) -> Comparison:
@@ -69,7 +100,7 @@ def rule(
     """The verdict on a correct candidate from its comparison with eager."""
     figures = (
         f"{found.ratio:.3g} times eager's speed on {target.name} "
-        f"(95% interval {found.low:.3g} to {found.high:.3g}, {found.n} pairs)"
+        f"(95% interval {found.low:.3g} to {found.high:.3g}, {found.n} pairs{_processes(sessions)})"
     )
     fastest = plain.quantiles(found.ours_samples_us, n=10)[0] if found.n > 1 else found.ours_us
     if fastest * 1e-6 < floor_seconds:
@@ -82,8 +113,8 @@ def rule(
     if hidden > _HIDDEN_SHARE * watched + _HIDDEN_SECONDS:
         return Ruling(
             Verdict.SUSPICIOUS,
-            f"it worked for {hidden * 1e3:.3g} ms of the {watched * 1e3:.3g} ms that belonged to "
-            "the baseline: work hidden from the clock",
+            f"it worked for {hidden * 1e3:.3g} ms of the {watched * 1e3:.3g} ms after its answers "
+            "and in the baseline's time: work hidden from the clock",
         )
     clocks = next((s.disagreement for s in sessions if s.disagreement is not None), None)
     if clocks is not None:
@@ -102,6 +133,10 @@ def rule(
     if any(s.stopped for s in sessions):
         return Ruling(Verdict.UNDECIDED, f"stopped while it was timed: {figures}{load}")
     return Ruling(Verdict.UNDECIDED, f"no difference found: {figures}{load}")
+
+
+def _processes(sessions: Sequence[Session]) -> str:
+    return f" in {len(sessions)} processes" if len(sessions) > 1 else ""
 
 
 def _by_few(found: Comparison, figures: str, load: str) -> Ruling:
