@@ -126,6 +126,9 @@ def rule(
     disagree = {_side(s) for s in sessions} >= {"faster", "slower"}
     if disagree:
         return Ruling(Verdict.UNDECIDED, f"{figures}; its processes disagree{load}")
+    if _too_wide(found, sessions):
+        words = f"{figures}: too wide to decide anything{load}"
+        return Ruling(Verdict.UNDECIDED, words)
     if found.low > 1.0:
         return Ruling(Verdict.ACCEPTED, f"{figures}{load}")
     if found.high < 1.0:
@@ -133,6 +136,12 @@ def rule(
     if any(s.stopped for s in sessions):
         return Ruling(Verdict.UNDECIDED, f"stopped while it was timed: {figures}{load}")
     return Ruling(Verdict.UNDECIDED, f"no difference found: {figures}{load}")
+
+
+def _too_wide(found: Comparison, sessions: Sequence[Session]) -> bool:
+    """Whether an interval over processes leaves 1 out and decides nothing all the same."""
+    over = _across(sessions)
+    return over is not None and not found.low <= 1.0 <= found.high and decide_across(over) is None
 
 
 def _processes(sessions: Sequence[Session]) -> str:

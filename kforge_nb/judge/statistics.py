@@ -47,7 +47,7 @@ MIN_PAIRS = 10
 LEAST_PROCESSES, MOST_PROCESSES = 3, 12
 _STUDENT_99 = (9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250, 3.169, 3.106)
 _LEAST_SPREAD = 0.005  # a few processes may agree by chance better than processes do
-_EQUAL = 0.025
+_EQUAL, _WIDE = 0.025, 0.25
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +137,14 @@ def across(ratios: Sequence[float], pairs: int = 0) -> Interval:
 
 
 def decide_across(found: Interval) -> str | None:
-    """``faster``, ``slower``, ``equal`` (within 2.5% both ways), or None: one more process."""
+    """``faster``, ``slower``, ``equal`` (within 2.5% both ways), or None: one more process.
+
+    An interval wider than ``_WIDE`` decides nothing unless all of it is as far from 1: on a machine
+    that is far overloaded even a dozen processes may all be lucky.
+    """
+    far = found.low > 1.0 + _WIDE or found.high < 1.0 / (1.0 + _WIDE)
+    if found.width > _WIDE and not far:
+        return None
     if found.low > 1.0:
         return "faster"
     if found.high < 1.0:

@@ -13,6 +13,7 @@ from kforge_nb.judge.ruling import merged, settled
 from kforge_nb.judge.statistics import (
     LEAST_PROCESSES,
     MOST_PROCESSES,
+    Interval,
     across,
     decide_across,
     interval,
@@ -109,3 +110,9 @@ def test_too_few_processes_give_no_interval():
     """Two ratios have no spread worth the name: asking for an interval is a mistake."""
     with pytest.raises(ValueError, match="2 processes"):
         across([1.1, 1.2])
+
+
+def test_a_very_wide_interval_decides_nothing():
+    """Three lucky processes on an overloaded machine are no evidence, far ones are."""
+    assert decide_across(Interval(2.0, 1.05, 3.8, 30)) is None
+    assert decide_across(Interval(4.0, 1.8, 9.0, 30)) == "faster"
