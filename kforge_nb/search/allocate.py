@@ -3,11 +3,14 @@
 The expected gain of one more attempt is *share × what can still be saved × chance of success*:
 share of the workload's time, the part of the target's time between the best so far and its
 roofline, and a success rate learned per family and action (a Beta prior) that shrinks as attempts
-on this very target fail. Nothing is drawn at random, so equal facts give equal picks.
+on this very target fail. A target near its roofline has none. Nothing is drawn at random, so equal
+facts give equal picks. What calls that cost money need beyond this is in
+:mod:`kforge_nb.search.paying`.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -34,6 +37,7 @@ class TargetState:
     share: float
     headroom: float | None = None
     best: float = 1.0
+    reached: float | None = None
     attempts: int = 0
     gains: int = 0
     dry: int = 0
@@ -114,20 +118,38 @@ class Rates:
 
 
 _UNKNOWN_HEADROOM = 1.5
-_STEP = 0.5  # part of the way to the roofline that a success is expected to make
+_UNKNOWN_START = 0.7  # a first correct candidate is slower than eager more often than not
+_NEAR = 1.05  # a best so close to the roofline is at it, as far as anyone can measure
+_STEP = 0.4  # part of the way to the roofline (of its logarithm) that a success is expected to make
+_FAR = 8  # successes that are looked ahead
 _PRIOR_WEIGHT = 4.0
+_DRY = 1.0
 
 
 def expected_gain(state: TargetState, rates: Rates) -> float:
-    """Part of the workload's time that one more attempt is expected to save."""
-    headroom = max(state.headroom or _UNKNOWN_HEADROOM, 1.0)
-    left = max(1.0 / max(state.best, 1.0) - 1.0 / headroom, 0.0)
+    """Part of the workload's time that one more attempt is expected to save.
+
+    Where several successes are needed before anything is saved (the best so far is slower than
+    the original), it is the mean over them.
+    """
     prior = rates.mean(state.family, state.action)
     # Attempts in vain since the last gain count twice, as do those whose end is not known yet:
     # what worked early says little about what is left.
-    tried = state.attempts + state.dry + state.pending
+    tried = state.attempts + _DRY * state.dry + state.pending
     chance = (_PRIOR_WEIGHT * prior + state.gains) / (_PRIOR_WEIGHT + max(tried, state.gains))
-    return max(state.share, 0.0) * left * _STEP * chance
+    return max(state.share, 0.0) * _saved(state) * chance
+
+
+def _saved(state: TargetState) -> float:
+    """Part of the target's time that a success is expected to save."""
+    best = max(state.best, 1.0)
+    roof = max(state.headroom or _UNKNOWN_HEADROOM, 1.0)
+    if roof <= best * _NEAR:
+        return 0.0
+    at = state.reached if state.reached is not None else _UNKNOWN_START
+    left = math.log(roof / max(at, best if state.best > 1.0 else 1e-3))
+    after = (roof * math.exp(-left * (1 - _STEP) ** n) for n in range(1, _FAR + 1))
+    return max(max(1 / best - 1 / max(s, best), 0.0) / n for n, s in enumerate(after, 1))
 
 
 def next_target(

@@ -13,7 +13,17 @@ from kforge_nb.judge.evaluation import Verdict
 from kforge_nb.search import mcts
 from kforge_nb.search.tree import Node, Tree
 
-__all__ = ["RunFacts", "RunRules", "TargetRules", "best_share", "dry", "gains", "run", "target"]
+__all__ = [
+    "RunFacts",
+    "RunRules",
+    "TargetRules",
+    "best_share",
+    "dry",
+    "gains",
+    "reached",
+    "run",
+    "target",
+]
 
 _GAIN = 1.01  # a new best by less than this is luck
 
@@ -130,7 +140,11 @@ def best_share(
 
 
 def dry(tree: Tree) -> int:
-    """Judged candidates since the last new best (all of them, where there never was one)."""
+    """Judged candidates since the last new best (all of them, where there never was one).
+
+    Best is the fastest correct one, be it slower than the original: a search that comes closer to
+    it is not in vain.
+    """
     flags = _gain_flags(tree)
     return len(flags) if True not in flags else flags[::-1].index(True)
 
@@ -140,11 +154,16 @@ def gains(tree: Tree) -> int:
     return sum(_gain_flags(tree))
 
 
+def reached(tree: Tree) -> float | None:
+    """Speed-up of the fastest correct candidate, be it slower than the original; None for none."""
+    return max((s for s in map(_correct_speedup, _judged(tree)) if s), default=None)
+
+
 def _gain_flags(tree: Tree) -> list[bool]:
-    """For each judged node in order: was it accepted, and faster than all before it?"""
-    best = 1.0
+    """For each judged node in order: was it correct, and faster than all before it?"""
+    best = 0.0
     flags = []
-    for speedup in map(_accepted_speedup, _judged(tree)):
+    for speedup in map(_correct_speedup, _judged(tree)):
         flags.append(speedup > best * _GAIN)
         best = max(best, speedup)
     return flags
@@ -154,8 +173,6 @@ def _judged(tree: Tree) -> Iterable[Node]:
     return (n for n in tree if not n.waiting)
 
 
-def _accepted_speedup(node: Node) -> float:
+def _correct_speedup(node: Node) -> float:
     found = node.evaluation
-    if found is None or found.verdict is not Verdict.ACCEPTED:
-        return 0.0
-    return found.speedup or 0.0
+    return (found.speedup or 0.0) if found is not None and found.correct else 0.0

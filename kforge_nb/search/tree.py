@@ -44,6 +44,7 @@ class Node:
     children: list[str] = field(default_factory=list)
     visits: int = 0
     pending: int = 0
+    own_value: float | None = None
     value: float | None = None
     refusals: int = 0
     closed: bool = False
@@ -52,15 +53,6 @@ class Node:
     def waiting(self) -> bool:
         """Whether the candidate of this node is still being proposed or judged."""
         return self.evaluation is None
-
-    @property
-    def own_value(self) -> float | None:
-        """Log speed-up of this very candidate, None unless it is correct and was timed."""
-        found = self.evaluation
-        if found is None or not found.correct or not found.speedup or found.speedup <= 0:
-            return None
-        value = math.log(found.speedup)
-        return value if math.isfinite(value) else None
 
     @property
     def repairable(self) -> bool:
@@ -164,7 +156,7 @@ class Tree:
         node = self._nodes[node_id]
         if not node.waiting:
             raise ValueError(f"node {node_id} already holds an evaluation")
-        node.digest, node.evaluation = digest, evaluation
+        node.digest, node.evaluation, node.own_value = digest, evaluation, _value_of(evaluation)
         self._digests.setdefault(digest, node_id)
         self.parent(node).refusals = 0
         value = node.own_value
@@ -183,7 +175,7 @@ class Tree:
         node = self._nodes[node_id]
         if node.waiting:
             raise ValueError(f"node {node_id} has no evaluation to replace")
-        node.evaluation = evaluation
+        node.evaluation, node.own_value = evaluation, _value_of(evaluation)
         for n in self.path(node):
             below = [c.value for c in self.children(n) if c.value is not None]
             own = n.own_value
@@ -287,6 +279,14 @@ class Tree:
             raise ValueError(f"id {node_id!r} is not in its normal form {node.id!r}")
         self.record(node.id, str(row["digest"]), evaluation)
         self._next = after
+
+
+def _value_of(found: Evaluation) -> float | None:
+    """Log speed-up, None unless it was timed and the candidate is correct."""
+    if not found.correct or not found.speedup or found.speedup <= 0:
+        return None
+    value = math.log(found.speedup)
+    return value if math.isfinite(value) else None
 
 
 def has_host_code(node: Node) -> bool:

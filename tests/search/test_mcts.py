@@ -5,10 +5,11 @@ from collections import Counter
 
 import pytest
 
+from benchmarks.landscapes import deep_good_parent, evaluation, mostly_failing
+from benchmarks.policies import tree_search
 from kforge_nb.judge.evaluation import Verdict
 from kforge_nb.search.mcts import Limits, choose, exhausted
 from kforge_nb.search.tree import Tree
-from tests.search.landscapes import deep_good_parent, evaluation, mostly_failing, run_mcts
 
 
 def planted(*verdicts, speedup=1.5):
@@ -115,21 +116,52 @@ def test_a_success_forgives_refusals():
     assert not exhausted(tree, Limits(refusals=2))
 
 
-def test_a_stale_branch_rests_but_is_not_lost():
-    """After long vain work on a branch others come first; with no others it is taken up again."""
+def grown(tree, parent, *speedups):
+    """Children of a node, judged; None is a failure."""
+    for speedup in speedups:
+        node = tree.expect(parent, "optimise")
+        tree.record(node.id, node.id, evaluation(speedup))
+
+
+def test_a_stale_branch_is_left_but_not_lost():
+    """After long vain work on a branch a poorer one is tried; alone it is taken up again."""
     tree = planted(Verdict.ACCEPTED, Verdict.SLOWER)
-    tree.replace_evaluation("0.1", evaluation(0.5, Verdict.SLOWER))
-    for _ in range(9):
-        node = tree.expect("0.0", "optimise")
-        tree.record(node.id, node.id, evaluation(0.2, Verdict.SUSPICIOUS))
-    assert choose(tree, random.Random(0), Limits(stale=8)).node == "0.1"
-    tree["0.1"].closed = True
-    assert choose(tree, random.Random(0), Limits(stale=8)).node == "0.0"
+    tree.replace_evaluation("0.1", evaluation(0.8, Verdict.SLOWER))
+    attempts = 0
+    while (choice := choose(tree, random.Random(0))).node != "0.1":
+        tree.record(choice.ticket, choice.ticket, evaluation(1.4))
+        attempts += 1
+        assert attempts < 30
+    assert attempts >= 5
+    tree.refuse(choice.ticket, exhausted=True)
+    assert choose(tree, random.Random(0)).node != "0.1"
+
+
+def test_what_pays_is_followed():
+    """A branch whose every step gains is grown at its end, however many others are open."""
+    tree = planted(*[Verdict.ACCEPTED] * 4)
+    grown(tree, "0.1", 1.9)
+    for _ in range(10):
+        choice = choose(tree, random.Random(0))
+        assert choice.node == tree.best().id
+        grown_to = tree.best().evaluation.speedup * 1.2
+        tree.record(choice.ticket, choice.ticket, evaluation(grown_to))
+
+
+def test_the_unknown_weighs_more_the_longer_nothing_is_gained():
+    """The same tree with the gain last goes on from it, and with the gain first looks elsewhere."""
+    found = {}
+    for name, speedups in (("last", [1.0] * 20 + [2.0]), ("first", [2.0] + [1.0] * 20)):
+        tree = planted(Verdict.ACCEPTED, Verdict.ACCEPTED)
+        grown(tree, "0.0", *speedups)
+        found[name] = choose(tree, random.Random(0), Limits(fade=0.0, momentum=0.0)).node
+    assert tree.best().id not in found["first"]
+    assert found == {"last": "0.22", "first": "0.1"}
 
 
 def test_the_same_seed_gives_the_same_tree():
     """A run must be repeatable: same seed, same tree; and the seed must matter."""
-    trees = [run_mcts(deep_good_parent(1), s, 40).to_document() for s in (5, 5, 6)]
+    trees = [tree_search(deep_good_parent(1), s, 40).tree.to_document() for s in (5, 5, 6)]
     assert trees[0] == trees[1]
     assert trees[0] != trees[2]
 
@@ -147,7 +179,7 @@ def test_scale_of_speedups_does_not_matter_for_order():
         tree.replace_evaluation("0.1", evaluation(good))
         tree.replace_evaluation("0.0", evaluation(1.03))
         rng = random.Random(0)
-        for _ in range(12):
+        for _ in range(20):
             choice = choose(tree, rng)
             base = tree[choice.node].evaluation.speedup
             tree.record(choice.ticket, choice.ticket, evaluation(base * 0.99))
@@ -155,27 +187,50 @@ def test_scale_of_speedups_does_not_matter_for_order():
         assert tree["0.0"].visits > 1  # but the other is not forgotten
 
 
-@pytest.mark.parametrize(("greed", "branch"), [(0.9, "0.1"), (0.1, "0.0")])
-def test_greed_weighs_best_against_mean(greed, branch):
-    """Two equal starts, one with good children, one with bad ones and the best: greed decides."""
+@pytest.mark.parametrize(("momentum", "branch"), [(1.0, "0.0"), (0.0, "0.1")])
+def test_momentum_follows_a_poor_start_that_climbs(momentum, branch):
+    """A branch that came from far below is preferred to one that started and stayed ahead."""
+    tree = planted(Verdict.SLOWER, Verdict.ACCEPTED)
+    tree.replace_evaluation("0.0", evaluation(0.6, Verdict.SLOWER))
+    tree.replace_evaluation("0.1", evaluation(1.6))
+    grown(tree, "0.0", 1.3)
+    grown(tree, "0.1", 1.5)
+    choice = choose(tree, random.Random(0), Limits(momentum=momentum, exploration=0.0))
+    assert tree.path(tree[choice.ticket])[-2].id == branch
+
+
+@pytest.mark.parametrize(("fade", "branch"), [(0.3, "0.0"), (0.0, "0.1")])
+def test_a_branch_fades_with_each_attempt_in_vain(fade, branch):
+    """A slightly better branch gives way once it has been tried long without a gain."""
     tree = planted(Verdict.ACCEPTED, Verdict.ACCEPTED)
-    for parent, speedups in (("0.0", (1.5, 1.5, 1.5)), ("0.1", (0.4, 0.4, 0.4, 2.2))):
-        for speedup in speedups:
-            node = tree.expect(parent, "optimise")
-            tree.record(node.id, node.id, evaluation(speedup))
-    choice = choose(tree, random.Random(0), Limits(greed=greed, momentum=0.0, exploration=0.0))
-    assert tree.path(tree[choice.node])[-2].id == branch
+    tree.replace_evaluation("0.1", evaluation(1.6))
+    grown(tree, "0.1", *[1.2] * 8)
+    choice = choose(tree, random.Random(0), Limits(fade=fade, exploration=0.0))
+    assert tree.path(tree[choice.ticket])[-2].id == branch
+
+
+def test_a_failure_of_a_good_parent_is_repaired():
+    """A repair is hoped to give what its parent gave, so it is worth about as much as a sibling."""
+    tree = planted(Verdict.ACCEPTED)
+    grown(tree, "0.0", None)
+    actions = Counter()
+    for _ in range(6):
+        choice = choose(tree, random.Random(0))
+        actions[choice.action] += 1
+        tree.record(choice.ticket, choice.ticket, evaluation(None))
+    assert actions["repair"] >= 2
+    assert actions["optimise"] >= 2
 
 
 def test_widening_bounds_the_breadth():
     """Progressive widening: no node may take all children while its branch has others open."""
-    tree = run_mcts(deep_good_parent(2), 0, 80)
+    tree = tree_search(deep_good_parent(2), 0, 80).tree
     assert max(len(n.children) for n in tree) <= 12
     assert max(len(tree.path(n)) for n in tree) >= 5
 
 
 def test_a_failing_landscape_ends_in_order():
     """Where most fails the search must still use its whole budget and find what works."""
-    tree = run_mcts(mostly_failing(0), 0, 60)
+    tree = tree_search(mostly_failing(0), 0, 60).tree
     assert len(tree) == 60
     assert tree.best() is not None

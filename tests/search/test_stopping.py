@@ -4,11 +4,11 @@ from dataclasses import replace
 
 import pytest
 
+from benchmarks.landscapes import evaluation
 from kforge_nb.judge.evaluation import Verdict
 from kforge_nb.search import stopping
 from kforge_nb.search.stopping import RunFacts, RunRules, TargetRules
 from kforge_nb.search.tree import Tree
-from tests.search.landscapes import evaluation
 
 
 def tree_of(*speedups, share=None):

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from benchmarks.landscapes import evaluation
 from kforge_nb.errors import DocumentError
 from kforge_nb.judge.evaluation import Verdict
 from kforge_nb.search.tree import Tree
-from tests.search.landscapes import evaluation
 
 SPEEDUPS = st.one_of(st.none(), st.floats(0.01, 100.0))
 
