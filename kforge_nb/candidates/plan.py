@@ -276,7 +276,7 @@ def _check_cpp(plan: LaunchPlan) -> None:
     kernel = plan.kernels[0]
     if (kernel.grid, kernel.block, kernel.shared) != (("1", "1", "1"), ("1", "1", "1"), "0"):
         raise ContractBreach("a cpp plan has no grid, block or shared memory")
-    if kernel.args[-1] != "i32:nthreads" or kernel.args.count("i32:nthreads") != 1:
+    if kernel.args[-1:] != ("i32:nthreads",) or kernel.args.count("i32:nthreads") != 1:
         raise ContractBreach("the last argument of a cpp kernel, and only it, is 'i32:nthreads'")
     scalars = [":" in arg for arg in kernel.args]
     if scalars != sorted(scalars):

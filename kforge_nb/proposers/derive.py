@@ -26,11 +26,16 @@ if TYPE_CHECKING:
 
 __all__ = ["derive_cuda_plan", "derive_plan"]
 
-_ENTRY = re.compile(r'extern\s*"C"\s*void\s+([A-Za-z]\w*)\s*\(([^)]*)\)', re.ASCII)
-_COMMENT = re.compile(r"//[^\n]*|/\*.*?\*/", re.DOTALL)
-_SYMBOL = re.compile(r"^\s*//\s*kforge:\s*([A-Za-z]\w*)\s*=\s*(.+?)\s*$", re.ASCII | re.MULTILINE)
+# No pattern backtracks over a whole source: sources come from anywhere.
+_ENTRY = re.compile(r'extern\s*"C"\s*void\s+([A-Za-z]\w*)\s*\(([^)]{0,8000})\)', re.ASCII)
+_COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
+_SYMBOL = re.compile(
+    r"^[ \t]*//[ \t]*kforge:[ \t]*([A-Za-z]\w*)[ \t]*=[ \t]*(\S[^\n]{0,400}?)[ \t]*$",
+    re.ASCII | re.MULTILINE,
+)
 _SCRATCH = re.compile(
-    r"^\s*//\s*kforge:\s*scratch\s+([A-Za-z]\w*)\s*=\s*(\w+)\s*\[(.+)\]\s*(zero|none)?\s*$",
+    r"^[ \t]*//[ \t]*kforge:[ \t]*scratch[ \t]+([A-Za-z]\w*)[ \t]*=[ \t]*(\w+)[ \t]*"
+    r"\[([^\n]{1,800})\][ \t]*(zero|none)?[ \t]*$",
     re.ASCII | re.MULTILINE,
 )
 _TENSOR = re.compile(r"(?:in|out)(?:0|[1-9]\d*)", re.ASCII)
