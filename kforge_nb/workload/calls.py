@@ -208,15 +208,35 @@ def _surface(value: Any) -> Iterator[torch.Tensor]:
 
 def _deep(value: Any) -> Any:
     """A deep copy that shares modules; an object that refuses to be copied is passed as it is."""
-    shared = {
+    memo: dict[int, Any] = {
         id(item): item
         for item in (vars(value).values() if hasattr(value, "__dict__") else ())
         if isinstance(item, nn.Module)
     }
     try:
-        return copy.deepcopy(value, shared)
+        for tensor in _tensors_inside(value, set()):
+            with torch.inference_mode(tensor.is_inference()):  # see Copier.copy
+                copy.deepcopy(tensor, memo)
+        return copy.deepcopy(value, memo)
     except Exception:  # noqa: BLE001 - locks, generators, handles: there is no copy to be had
         return value
+
+
+def _tensors_inside(value: Any, seen: set[int]) -> Iterator[torch.Tensor]:
+    """Plain tensors in the containers and attributes of an object, each once; none of modules."""
+    if id(value) in seen or _plain(value) or isinstance(value, nn.Module | nn.Parameter):
+        return
+    seen.add(id(value))
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, Mapping):
+        for item in list(value.values()):
+            yield from _tensors_inside(item, seen)
+    elif isinstance(value, list | tuple | set | frozenset):
+        for item in value:
+            yield from _tensors_inside(item, seen)
+    elif hasattr(value, "__dict__"):
+        yield from _tensors_inside(vars(value), seen)
 
 
 def tensors_of(

@@ -29,11 +29,14 @@ class Copier:
         known = self._copies.get(id(tensor))
         if known is not None:
             return known
-        source = tensor.detach()
-        shared = source.layout is torch.strided and self._sharing[_key(tensor)] > 1
-        result = self._on_shared(source) if shared else compact_copy(source)
-        if tensor.requires_grad:
-            result.requires_grad_()
+        # A copy made under inference mode would be an inference tensor, which Dynamo guards tell
+        # from the user's own, so that what was compiled for one is compiled again for the other.
+        with torch.inference_mode(tensor.is_inference()):
+            source = tensor.detach()
+            shared = source.layout is torch.strided and self._sharing[_key(tensor)] > 1
+            result = self._on_shared(source) if shared else compact_copy(source)
+            if tensor.requires_grad:
+                result.requires_grad_()
         self._copies[id(tensor)] = result
         self._kept.append(tensor)
         return result

@@ -108,6 +108,32 @@ def test_a_replay_never_changes_recorded_or_user_state():
     assert call.args[1] == []
 
 
+class _Holder:
+    """A stateful argument, as a cache is."""
+
+    def __init__(self, *tensors: torch.Tensor) -> None:
+        self.layers = [{"keys": tensor} for tensor in tensors]
+
+
+def test_copies_are_inference_tensors_only_where_the_arguments_were():
+    """Dynamo guards tell them apart: a compile for such a copy would not serve the user's call."""
+
+    class Reads(nn.Module):
+        def forward(self, x, holder):
+            return x + sum(layer["keys"] for layer in holder.layers)
+
+    plain = torch.ones(3)
+    with torch.inference_mode():
+        made_there = torch.ones(3)
+        workload = watch(lambda: Reads()(plain, _Holder(plain, made_there)))
+    call = workload.calls[0]
+    with torch.inference_mode():
+        given, holder = call.fresh_args()[0]
+    kinds = [layer["keys"].is_inference() for layer in holder.layers]
+    assert (given.is_inference(), kinds) == (False, [False, True])
+    assert holder.layers[0]["keys"].data_ptr() != plain.data_ptr()
+
+
 def test_grad_inference_and_autocast_state_travel_with_the_call():
     """A replay in another thread, without any of the switches, computes under the cell's own."""
     model, x = nn.Linear(4, 4), torch.randn(2, 4)
