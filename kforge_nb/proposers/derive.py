@@ -27,10 +27,10 @@ if TYPE_CHECKING:
 __all__ = ["derive_cuda_plan", "derive_plan"]
 
 # No pattern backtracks over a whole source: sources come from anywhere.
-_ENTRY = re.compile(r'extern\s*"C"\s*void\s+([A-Za-z]\w*)\s*\(([^)]{0,8000})\)', re.ASCII)
+_ENTRY = re.compile(r'extern\s*"C"\s*void\s+([A-Za-z]\w*)\s*\(([^()]*)\)', re.ASCII)
 _COMMENT = re.compile(r"//[^\n]*|/\*.*?(?:\*/|\Z)", re.DOTALL)
 _SYMBOL = re.compile(
-    r"^[ \t]*//[ \t]*kforge:[ \t]*([A-Za-z]\w*)[ \t]*=[ \t]*(\S[^\n]{0,400}?)[ \t]*$",
+    r"^[ \t]*//[ \t]*kforge:[ \t]*([A-Za-z]\w*)[ \t]*=[ \t]*(\S(?:[^\n]{0,400}\S)?)[ \t]*$",
     re.ASCII | re.MULTILINE,
 )
 _SCRATCH = re.compile(

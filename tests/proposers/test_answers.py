@@ -124,6 +124,7 @@ BROKEN = {
     "output-unwritten": (GOOD.replace('"in0", "out0"', '"in0"'), True, "out0"),
     "bad-expression": (GOOD.replace("numel(in0)", "__import__('os')"), True, "expression"),
     "other-name": (GOOD.replace('"name": "f"', '"name": "g"'), True, "no source defines"),
+    "no-arguments": ('```cpp\nextern "C" void f() { }\n```', True, "last argument"),
     "deep": (f"{CPP_BLOCK}\n```json\n{{\"kernels\": {'[' * 50_000}\n```", True, "JSON|nested"),
 }  # fmt: skip
 
