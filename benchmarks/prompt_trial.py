@@ -10,6 +10,9 @@
     the next prompts: a mended form, a repair or an optimisation.
 ``python -m benchmarks.prompt_trial duel --out DIR [--threads N]``
     times the best kernel of each target against the best recipe, interleaved.
+``python -m benchmarks.prompt_trial rejudge --transcript FILE --out DIR [--targets NAME ...]``
+    judges recorded answers again, such as CUDA kernels where there is a GPU, into a transcript and
+    next prompts in ``DIR``.
 ``python -m benchmarks.prompt_trial table --out DIR [--json [FILE]]``
     the table by version of the prompts.
 
@@ -128,6 +131,33 @@ def judge_answers(options: argparse.Namespace) -> int:
             if not _form_asked(folder, stem) and not (bench.bench is None and _compiled(made)):
                 _write_next(options.out, entry, bench.target, said)
     return 0
+
+
+def judge_again(options: argparse.Namespace) -> int:
+    """Recorded answers judged once more, on whatever this machine has."""
+    said = Transcript.load(options.transcript)
+    for entry in _chosen(options):
+        mine = [i for i, e in enumerate(said.entries) if e.target == entry.name]
+        if not mine:
+            continue
+        with opened(entry, options.threads) as bench:
+            for i in mine:
+                said.entries[i] = _again(said.entries[i], bench)
+                said.save(options.out / "transcript.json")
+            if bench.bench is not None:
+                _write_next(options.out, entry, bench.target, said)
+    return 0
+
+
+def _again(made: Entry, bench: Bench) -> Entry:
+    """An entry with a new evaluation, its target as it is here (devices are part of what it is)."""
+    made = replace(made, fingerprint=bench.target.fingerprint)
+    found = parse(made.answer, bench.target, made.language)
+    if not isinstance(found, Answer):
+        return replace(made, problem=found.reason)
+    evaluation = bench.evaluate(found.candidate)
+    _say(f"{made.target} {made.action}: {evaluation.verdict}: {evaluation.reason[:200]}")
+    return replace(made, candidate=found.candidate.digest, evaluation=without_samples(evaluation))
 
 
 def _compiled(made: Entry) -> bool:
@@ -276,7 +306,7 @@ def main() -> int:
     commands = parser.add_subparsers(required=True)
     for name, work in (
         ("prompts", write_prompts), ("judge", judge_answers), ("recipes", search_recipes),
-        ("duel", run_duels), ("table", show_table),
+        ("duel", run_duels), ("rejudge", judge_again), ("table", show_table),
     ):  # fmt: skip
         command = commands.add_parser(name, help=(work.__doc__ or "").partition("\n")[0])
         command.add_argument("--out", "--answers", type=Path, required=True, metavar="DIR")
@@ -288,6 +318,8 @@ def main() -> int:
         if name == "recipes":
             command.add_argument("--moves", type=int, default=10, help="candidates a target")
             command.add_argument("--again", action="store_true", help="search known ones too")
+        if name == "rejudge":
+            command.add_argument("--transcript", type=Path, required=True, metavar="FILE")
         if name == "table":
             add_json_option(command)
     options = parser.parse_args()

@@ -45,8 +45,8 @@ _SCALARS = {
     "float": "f32", "double": "f64",
 }  # fmt: skip
 _KERNEL = re.compile(
-    r'extern\s*"C"\s*__global__\s+void\s+(?:__launch_bounds__\s*\([^)]*\)\s*)?'
-    r"([A-Za-z]\w*)\s*\(([^)]*)\)",
+    r'extern\s*"C"\s*__global__\s+void\s+(?:__launch_bounds__\s*\([^()]*\)\s*)?'
+    r"([A-Za-z]\w*)\s*\(([^()]*)\)",
     re.ASCII,
 )
 _LAUNCH = ("grid", "block", "shared")
