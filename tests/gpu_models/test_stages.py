@@ -1,0 +1,131 @@
+"""Stages run in children with limits; what a stopped child had written is kept."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks import gpu_models_run
+from benchmarks.gpu_models_profile import profile_stage
+from benchmarks.gpu_models_sides import all_sides
+from benchmarks.gpu_models_state import Places, StageFile
+from benchmarks.gpu_models_time import time_stage
+
+CHILD = """
+import json, os, subprocess, sys, time
+name, stage = sys.argv[1:3]
+state = sys.argv[sys.argv.index("--state") + 1]
+path = os.path.join(state, f"{name}.{stage}.json")
+body = {"model": name, "stage": stage, "done": stage == "profile", "step": "half way",
+        "seconds": {"build": 1.0}, "pid": os.getpid()}
+open(path, "w").write(json.dumps(body))
+if stage == "search":
+    helper = subprocess.Popen([sys.executable, "-c", "import time; time.sleep(60)"])
+    open(path, "w").write(json.dumps({**body, "helper": helper.pid}))
+    time.sleep(60)
+if stage == "fidelity":
+    sys.exit("it broke")
+"""
+
+
+@pytest.fixture
+def options(tmp_path, monkeypatch):
+    """Options of a call whose children are the small program above."""
+    program = tmp_path / "child.py"
+    program.write_text(CHILD)
+    monkeypatch.setattr(gpu_models_run, "_COMMAND", (sys.executable, str(program)))
+    monkeypatch.setattr(gpu_models_run, "GRACE_S", 0.5)
+    places = Places(tmp_path / "state", tmp_path / "work")
+    places.state.mkdir()
+    places.work.mkdir()
+    given = {"search_time": 1.0, "guard_time": 1.0, "rest": "auto", "baseline": "eager",
+             "candidates": 1, "seconds": 1.0, "sides": [], "ahead": False, "overlap": False,
+             "ops": False, "time_limit": 20.0, "compile_limit": 5.0, "device": "cpu"}  # fmt: skip
+    deadline = time.monotonic() + 30.0
+    return argparse.Namespace(places=places, deadline=deadline, **given)
+
+
+def _told(options, *stages):
+    lines: list[str] = []
+    gpu_models_run.run_stages("vae", stages, options, lines.append)
+    return lines
+
+
+def test_a_child_that_hangs_is_stopped_with_all_it_started(options):
+    """One model must not eat the time of the others, nor leave processes on the GPU."""
+    options.time_limit = 1.5
+    (line,) = _told(options, "search")
+    assert "did_not_finish" in line
+    assert "half way" in line
+    helper = json.loads(options.places.file("vae", "search").read_text())["helper"]
+    gone = time.monotonic() + 5.0
+    while time.monotonic() < gone and _runs(helper):
+        time.sleep(0.02)
+    assert not _runs(helper)
+
+
+def _runs(pid: int) -> bool:
+    """Whether a process computes or sleeps; a zombie has ended."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def test_a_failure_is_told_and_the_next_stage_runs(options):
+    """The last line of the child's log says why; a stage that is done is not run again."""
+    lines = _told(options, "fidelity", "profile", "profile")
+    assert "failed (it broke)" in lines[0]
+    assert lines[1].startswith("vae profile: done in")
+    assert lines[2] == "vae profile: done before"
+
+
+def test_nothing_is_begun_when_the_time_is_up(options):
+    """A call ends within its total, whatever is left to do."""
+    options.deadline = time.monotonic()
+    assert _told(options, "profile") == ["vae profile: not begun, the time is up"]
+    assert not list(options.places.state.iterdir())
+
+
+def test_a_stage_file_shows_the_step_it_is_in(tmp_path):
+    """What is read from outside while a step lasts, and the seconds afterwards."""
+    places = Places(tmp_path, tmp_path)
+    stage = StageFile(places, "vae", "time")
+    with stage.measuring("time"):
+        assert places.read("vae", "time")["step"] == "time"
+    stage.put(done=True)
+    body = places.read("vae", "time")
+    assert body["done"]
+    assert set(body["seconds"]) == {"wait", "time"}
+
+
+def test_the_guards_rest_is_prepared_first():
+    """Where time is short the figures that the bars ask for are there."""
+    assert all_sides("cuda", "cudagraphs")[:5] == [
+        "eager", "guarded-cudagraphs", "empty-cudagraphs", "guarded-eager", "empty-eager",
+    ]  # fmt: skip
+    assert not [side for side in all_sides("cpu", "eager") if "cudagraphs" in side.split("-", 1)[-1]
+                and side != "max-autotune"]  # fmt: skip
+
+
+def test_profile_and_time_of_a_tiny_model(tmp_path):
+    """The stages themselves on a CPU: a list with shares, and every side timed as often."""
+    torch._dynamo.reset()
+    places = Places(tmp_path, tmp_path)
+    profile_stage("resnet50-b1", "tiny", "cpu", places)
+    time_stage("resnet50-b1", "tiny", "cpu", places, limit=120.0, seconds=0.3,
+               only=("guarded-eager", "empty-eager"))  # fmt: skip
+    profiled = places.read("resnet50-b1", "profile")
+    assert profiled["done"]
+    assert any(target["family"] == "batch_norm" for target in profiled["targets"])
+    timed = places.read("resnet50-b1", "time")
+    assert timed["done"]
+    assert set(timed["samples"]) == {"eager", "guarded-eager", "empty-eager"}
+    assert len({len(taken) for taken in timed["samples"].values()}) == 1
+    assert max(timed["differences"].values()) < 1e-5
