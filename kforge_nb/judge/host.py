@@ -34,6 +34,7 @@ from kforge_nb.targets.target import Target, TensorSpec
 __all__ = ["HostPlace"]
 
 _BATCH_SECONDS = 20.0
+_SPARE_CORES = 0.25  # for the thread that speaks on the pipe
 
 
 class HostPlace:
@@ -126,10 +127,16 @@ class HostPlace:
         ours = RunnerSide(loaded.runner, max(_BATCH_SECONDS, 4 * limit))
         against = BaselineSide(self.worker, key, baseline)
         session = run_session(ours, against, timed, plan, loaded.fetch, stop)
+        if session.cores > self.threads + _SPARE_CORES:
+            session.disagreement = (
+                f"it kept {session.cores:.2f} cores busy, where it and the baseline were given "
+                f"{self.threads}"
+            )
         return session, {
             "threads": self.threads,
             "calls_in_a_batch": session.calls,
             "foreign_load": round(session.foreign, 3),
+            "cores": round(session.cores, 2),
             "runner_reading_share": round(sorted(ours.own)[len(ours.own) // 2], 3),
         }
 

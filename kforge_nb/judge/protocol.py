@@ -17,8 +17,9 @@ BIND 2                                       u64 slot_stride, slots, count, 0; t
 RUN 3                                        one call on the checked inputs, outputs and scratch
                                              in the output region
 BATCH 4   a first slot, b calls              timed calls, slots taken in turn, outputs and scratch
-                                             allocated per call; the outputs of the last 4 stay
-FETCH 5   a age of the call (0 = last)       copies that call's outputs into the output region
+                                             allocated per call; payload: 4 u64, the calls whose
+                                             outputs stay (beyond b: none)
+FETCH 5   a which of those calls             copies that call's outputs into the output region
 QUIT 6                                       ends the process, no reply
 ========  =================================  ====================================================
 
@@ -37,6 +38,7 @@ They explain a death; they decide nothing.
 from __future__ import annotations
 
 import struct
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import IntEnum
 
@@ -53,13 +55,14 @@ __all__ = [
     "Reply",
     "pack_bindings",
     "pack_command",
+    "pack_keep",
     "unpack_last_words",
     "unpack_reply",
 ]
 
 MAGIC = 0x3152464B
 HELD_CALLS = 4
-"""How many of a batch's last calls keep their outputs until the next batch."""
+"""How many calls of a batch keep their outputs until the next batch."""
 STATUS_BYTES = 4096
 """Bytes at the start of the output region that belong to the runner's last words."""
 
@@ -67,6 +70,7 @@ _COMMAND = struct.Struct("<IIQqqQQ")
 _REPLY = struct.Struct("<IIQQq288s")
 _BINDING = struct.Struct("<IIQQQ")
 _BIND_HEADER = struct.Struct("<QQQQ")
+_KEEP = struct.Struct("<QQQQ")
 _LAST_WORDS = struct.Struct("<IIQ")
 REPLY_BYTES = _REPLY.size
 _LAST_KINDS = {1: "forbidden", 2: "fault", 3: "control", 4: "ended"}
@@ -141,6 +145,12 @@ def pack_bindings(slot_stride: int, slots: int, bindings: list[Binding]) -> byte
     return head + b"".join(
         _BINDING.pack(b.kind, int(b.zero), b.offset, b.bytes, _bits(b)) for b in bindings
     )
+
+
+def pack_keep(calls: Sequence[int]) -> bytes:
+    """The payload of BATCH: ascending numbers of calls whose outputs are kept."""
+    none = [2**64 - 1] * (HELD_CALLS - len(calls))
+    return _KEEP.pack(*calls, *none)
 
 
 def _bits(binding: Binding) -> int:

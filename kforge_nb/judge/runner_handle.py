@@ -61,6 +61,7 @@ def timing_environment(threads: int) -> dict[str, str]:
         "LC_ALL": "C",
         "OMP_NUM_THREADS": str(threads),
         "OMP_DYNAMIC": "false",
+        "OMP_THREAD_LIMIT": str(threads),  # a clause may ask for more, and gets no more
         "GOMP_SPINCOUNT": "20000",
         "MALLOC_MMAP_THRESHOLD_": str(1 << 30),
         "MALLOC_TRIM_THRESHOLD_": str(1 << 32),
@@ -212,7 +213,7 @@ class Runner(RunnerHandle):
         library_folder: str = "",
     ) -> None:
         inputs, timed, outputs = regions
-        memory = limits.memory + 2 * outputs.bytes * (protocol.HELD_CALLS + 2)
+        memory = limits.memory + 2 * outputs.bytes * (2 * protocol.HELD_CALLS + 2)
         memory += inputs.bytes + timed.bytes + outputs.bytes
         command = [str(binary), "{reply}", *map(str, descriptors(regions))]
         command += [str(region.bytes) for region in regions]
@@ -234,14 +235,23 @@ class Runner(RunnerHandle):
         """One call on the checked inputs; seconds on the judge's clock."""
         return self._ask(Op.RUN)[1]
 
-    def batch(self, first: int, calls: int, seconds: float | None = None) -> tuple[float, float]:
-        """``calls`` timed calls; seconds on the judge's clock and on the runner's own."""
-        reply, wall = self._ask(Op.BATCH, first, calls, seconds=seconds)
+    keeps = True
+
+    def batch(
+        self, first: int, calls: int, seconds: float | None = None, keep: Sequence[int] = ()
+    ) -> tuple[float, float]:
+        """``calls`` timed calls; seconds on the judge's clock and on the runner's own.
+
+        ``keep``: up to ``HELD_CALLS`` calls of the batch, ascending, whose outputs are kept until
+        the next batch.
+        """
+        payload = protocol.pack_keep(keep)
+        reply, wall = self._ask(Op.BATCH, first, calls, payload, seconds=seconds)
         return wall, reply.nanos * 1e-9
 
-    def fetch(self, age: int) -> None:
-        """Have the outputs of the call before the last ``age`` calls put into the region."""
-        self._ask(Op.FETCH, age)
+    def fetch(self, which: int) -> None:
+        """Have the outputs of the kept call with this number in ``keep`` put into the region."""
+        self._ask(Op.FETCH, which)
 
     def _end_words(self, number: int) -> str:
         return f"{super()._end_words(number)}; it had {self._memory >> 20} MiB of memory"

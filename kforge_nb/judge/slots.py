@@ -1,9 +1,11 @@
 """The inputs of timed calls: many sets of them in shared memory, never twice the same values.
 
 Both sides of a timing read the same slots. Together the slots are larger than the near caches, so
-that inputs come from memory as far as the machine's caches allow; and between batches a random
-stretch of every slot that is about to be used gets new values, so that nothing can be remembered
-from call to call. The judge can read any slot back to check the output of a timed call.
+that inputs come from memory as far as the machine's caches allow; and between batches every slot
+that is about to be used gets new values, all of them, from a pool whose numbers change as well:
+what was computed from earlier ones is of no use, not even in part. (Of very large inputs only a
+random stretch is new each time.) The judge can read any slot back to check the output of a timed
+call.
 """
 
 from __future__ import annotations
@@ -24,7 +26,10 @@ TOTAL_BYTES = 64 << 20
 POOL_BYTES = 256 << 20
 MAX_SLOTS = 1024
 MIN_SLOTS = 3
-_PATCH = 16  # a sixteenth of every input is new before each batch
+_PATCH = 16  # a sixteenth of a very large input is new before each batch
+_WHOLE = 256 << 20  # bytes of a slot that are still filled anew before each batch
+_MOVED_POOL = 64 << 20  # bytes of a pool whose numbers change
+_MOVED, _AGAIN = 0.05, 0.3  # by how much at most, and the chance before each batch
 _INTEGERS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64}
 
 
@@ -66,23 +71,37 @@ class TimedInputs:
 
     def refill(self, generator: torch.Generator) -> None:
         """Draw new values for everything; the generator is on :attr:`device`."""
-        self._pools = []
+        self._pools, self._bases = [], []
         for tensor, rows in zip(self._seen, self._rows, strict=True):
             width = rows.shape[1]
             count = min(2 * width, POOL_BYTES // rows.itemsize)
             flat = redraw_flat(tensor, max(count, 1 << 12), generator)
             self._pools.append(_as_integers(flat.cpu()))
+            self._bases.append(_Base(flat.cpu()) if _moves(flat) else None)
         source = random.SystemRandom()
         for pool, rows in zip(self._pools, self._rows, strict=True):
             for row in rows:
                 _fill(pool, row, source)
 
     def renew(self, first: int, calls: int, source: random.Random) -> None:
-        """Give the slots of ``calls`` calls from ``first`` on new values in a random stretch."""
+        """Give the slots of ``calls`` calls from ``first`` on new values."""
+        whole = self.layout.stride <= _WHOLE
+        if whole and source.random() < _AGAIN:
+            self._move_pools(source)
         start = first % self.slots
         for begin, end in _ranges(start, min(calls, self.slots), self.slots):
             for pool, rows in zip(self._pools, self._rows, strict=True):
-                _patch(pool, rows[begin:end], source)
+                if not whole:
+                    _patch(pool, rows[begin:end], source)
+                    continue
+                for row in rows[begin:end]:
+                    _fill(pool, row, source)
+
+    def _move_pools(self, source: random.Random) -> None:
+        """Other numbers that look alike, so that no result of the old ones is one of the new."""
+        for index, base in enumerate(self._bases):
+            if base is not None:
+                self._pools[index] = _as_integers(base.moved(source))
 
     def raw(self, slot: int) -> list[np.ndarray]:
         """The bytes of each input in a slot, not copied."""
@@ -101,6 +120,26 @@ class TimedInputs:
         """Give the memory back."""
         self._rows = []
         self.region.close()
+
+
+class _Base:
+    """Floating-point values of a pool, and how each of them may be moved."""
+
+    def __init__(self, values: torch.Tensor) -> None:
+        self._values = values
+        noise = np.random.default_rng().random(values.numel(), dtype=np.float32)
+        self._factors = torch.from_numpy(1.0 + _MOVED * (2.0 * noise - 1.0))
+
+    def moved(self, source: random.Random) -> torch.Tensor:
+        """The values, each times the factor that stood somewhere else."""
+        turned = torch.roll(self._factors, source.randrange(self._values.numel()))
+        return (self._values.to(torch.float32) * turned).to(self._values.dtype)
+
+
+def _moves(flat: torch.Tensor) -> bool:
+    """Whether a pool's numbers can be changed a little: floats, and not too many."""
+    small = flat.numel() * flat.element_size() <= _MOVED_POOL
+    return flat.is_floating_point() and flat.dtype is not torch.float64 and small
 
 
 def _ranges(start: int, count: int, slots: int) -> list[tuple[int, int]]:

@@ -29,10 +29,10 @@ from kforge_nb.judge.statistics import Interval, decide, next_look, paired_ratio
 
 __all__ = ["BaselineSide", "Plan", "Probe", "RunnerSide", "Session", "Side", "run_session"]
 
-BATCH_SECONDS = 10e-3
+BATCH_SECONDS = 6e-3
 LONGEST_SECONDS = 80e-3  # of the slower side's batch, where that is more than one call
-LEAD_SECONDS = 3e-3  # calls that do not count, before each batch
-SETTLE_SECONDS = 2e-3  # longer than OpenMP threads spin, see timing_environment
+LEAD_SECONDS = 2e-3  # calls that do not count, before each batch
+SETTLE_SECONDS = 1e-3  # longer than OpenMP threads spin, see timing_environment
 PIPE_SHARE = 100  # a batch lasts at least this many empty exchanges
 PATIENCE, LEAST_PATIENCE = 3.0, 10.0
 _FEWEST_PAIRS = 3
@@ -51,14 +51,27 @@ class Side(Protocol):
         """Seconds of a batch on the judge's clock."""
 
 
+class Tried(Side, Protocol):
+    """The side that is not trusted."""
+
+    kept: list[int]
+    """Calls of the last batch whose outputs can be fetched."""
+
+
 class RunnerSide:
-    """The candidate. ``own`` collects the runner's reading over the judge's, batch by batch."""
+    """The candidate. ``own`` collects the runner's reading over the judge's, batch by batch.
+
+    ``kept``: which calls of the last batch have outputs that can be fetched, chosen at random where
+    the runner can keep any.
+    """
 
     def __init__(self, runner: Runner, seconds: float) -> None:
         self.child = runner.child
         self.runner = runner
         self.own: list[float] = []
+        self.kept: list[int] = []
         self._seconds = seconds
+        self._chooses = bool(getattr(runner, "keeps", False))
 
     def ping(self) -> float:
         """Seconds of an empty exchange."""
@@ -66,17 +79,24 @@ class RunnerSide:
 
     def batch(self, first: int, calls: int) -> float:
         """Seconds of a batch on the judge's clock."""
-        wall, own = self.runner.batch(first, calls, self._seconds)
+        count = min(HELD_CALLS, calls)
+        if self._chooses:
+            self.kept = sorted(random.SystemRandom().sample(range(calls), count))
+            wall, own = self.runner.batch(first, calls, self._seconds, self.kept)
+        else:
+            self.kept = list(range(calls - 1, calls - 1 - count, -1))
+            wall, own = self.runner.batch(first, calls, self._seconds)
         if calls:
             self.own.append(own / wall)
         return wall
 
 
 class BaselineSide:
-    """A baseline of one target."""
+    """A baseline of one target; its outputs are never asked for."""
 
     def __init__(self, worker: BaselineWorker, key: str, baseline: str) -> None:
         self.child = worker.child
+        self.kept: list[int] = []
         self._worker = worker
         self._key = key
         self._baseline = baseline
@@ -131,8 +151,9 @@ class Probe:
 class Session:
     """What a session found. Times are seconds per call; ``decision`` as in statistics.decide.
 
-    ``foreign`` is the share of the machine that others used; ``hidden`` the CPU seconds that the
-    candidate used in the ``watched`` seconds that belonged to the baseline. ``disagreement`` says,
+    ``foreign`` is the share of the machine that others used; ``cores`` how many the candidate used
+    in its own batches; ``hidden`` the CPU seconds that it used in the ``watched`` seconds when it
+    had answered already, or that belonged to the baseline. ``disagreement`` says,
     on a GPU, how far the runner's own reading is from the judge's clock, where it is too far.
     """
 
@@ -145,6 +166,7 @@ class Session:
     noted: list[Probe] = field(default_factory=list)
     seconds: float = 0.0
     foreign: float = 0.0
+    cores: float = 0.0
     hidden: float = 0.0
     watched: float = 0.0
     stopped: bool = False
@@ -179,7 +201,7 @@ def _busy_seconds() -> float:
 
 
 def run_session(
-    ours: Side,
+    ours: Tried,
     against: Side,
     inputs: TimedInputs,
     plan: Plan,
@@ -193,7 +215,7 @@ def run_session(
         against: the baseline, warm.
         inputs: slots that both sides read.
         plan: limits.
-        fetch: copies of the outputs that ``ours`` computed some calls ago (0: the last).
+        fetch: copies of the outputs of the call of ``ours.kept`` with this number in it.
         stop: asked between pairs.
 
     Raises:
@@ -204,9 +226,10 @@ def run_session(
     start = time.monotonic()
     foreign = _Foreign([ours.child.pid, against.child.pid])
     pace = _warm_up(ours, against, inputs)
+    used = _Used()
     look = plan.pairs
     while True:
-        _pair(ours, against, inputs, session, pace, source, fetch, plan)
+        _pair(ours, against, inputs, session, pace, source, fetch, plan, used)
         pace = pace.after(session)
         session.stopped = stop()
         late = plan.over(time.monotonic() - start, len(session.ours))
@@ -216,6 +239,7 @@ def run_session(
                 break
     session.seconds = time.monotonic() - start
     session.foreign = foreign.share()
+    session.cores = used.cores
     return session
 
 
@@ -264,8 +288,8 @@ class _Pace:
 
 
 def _pair(
-    ours: Side, against: Side, inputs: TimedInputs, session: Session, pace: _Pace,
-    source: random.Random, fetch: Callable[[int], list[torch.Tensor]], plan: Plan,
+    ours: Tried, against: Side, inputs: TimedInputs, session: Session, pace: _Pace,
+    source: random.Random, fetch: Callable[[int], list[torch.Tensor]], plan: Plan, used: _Used,
 ) -> None:  # fmt: skip
     calls = max(1, min(inputs.slots, round(pace.calls * source.uniform(0.8, 1.2))))
     first = source.randrange(inputs.slots)
@@ -278,28 +302,47 @@ def _pair(
         time.sleep(SETTLE_SECONDS)
         idle = thread_seconds(ours.child.pid)
         side.batch(first + calls, pace.lead(index))  # on other slots
+        before = thread_seconds(ours.child.pid)
         wall = side.batch(first, calls)
+        after = thread_seconds(ours.child.pid)
         seconds[index] = max(wall - pace.costs[index], 0.02 * wall) / calls
         if side is ours:
-            _maybe_probe(inputs, session, first, calls, source, fetch, plan)
-        else:
-            session.hidden += max(0.0, thread_seconds(ours.child.pid) - idle)
-            session.watched += wall
+            used.add(after - before, wall)
+            time.sleep(SETTLE_SECONDS)  # it has answered: what it still does is hidden work
+            idle, after, wall = after, thread_seconds(ours.child.pid), SETTLE_SECONDS
+            _maybe_probe(inputs, session, first, ours.kept, source, fetch, plan)
+        session.hidden += max(0.0, after - idle)
+        session.watched += wall
     session.calls = calls
     session.ours.append(seconds[0])
     session.against.append(seconds[1])
 
 
+class _Used:
+    """CPU time of the candidate's threads in its own batches."""
+
+    def __init__(self) -> None:
+        self._cpu = self._wall = 0.0
+
+    def add(self, cpu: float, wall: float) -> None:
+        self._cpu += max(0.0, cpu)
+        self._wall += wall
+
+    @property
+    def cores(self) -> float:
+        return self._cpu / self._wall if self._wall > 0 else 0.0
+
+
 def _maybe_probe(
-    inputs: TimedInputs, session: Session, first: int, calls: int, source: random.Random,
+    inputs: TimedInputs, session: Session, first: int, kept: list[int], source: random.Random,
     fetch: Callable[[int], list[torch.Tensor]], plan: Plan,
 ) -> None:  # fmt: skip
     """Keep this batch's outputs with a chance that is the same for every batch of the session."""
     seen = len(session.ours)
-    if source.random() >= plan.probes / (seen + 1):
+    if not kept or source.random() >= plan.probes / (seen + 1):
         return
-    age = source.randrange(min(HELD_CALLS, calls))
-    probe = Probe(inputs.snapshot(first + calls - 1 - age), fetch(age))
+    age = source.randrange(len(kept))
+    probe = Probe(inputs.snapshot(first + kept[age]), fetch(age))
     if len(session.probes) < plan.probes:
         session.probes.append(probe)
     else:

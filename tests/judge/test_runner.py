@@ -260,13 +260,26 @@ def test_timed_calls_compute_on_their_own_slot(load, timed):
     """A fetched output belongs to the inputs of exactly that call."""
     loaded = load(rows_kernel(PLAIN))
     loaded.load()
-    loaded.runner.batch(1, 6)
-    for age in range(4):
-        (out,) = loaded.fetch(age)
-        (given,) = timed.snapshot(6 - age)
-        assert torch.equal(out, given)
+    for keep in ([0, 2, 4, 5], [1], [2, 3]):
+        loaded.runner.batch(1, 6, keep=keep)
+        for which, call in enumerate(keep):
+            (out,) = loaded.fetch(which)
+            (given,) = timed.snapshot(1 + call)
+            assert torch.equal(out, given)
     with pytest.raises(RunnerFailed, match="no such call"):
         loaded.fetch(4)
+
+
+def test_every_value_of_a_slot_is_new_in_time(timed):
+    """Not a stretch of it, and not another part of the same pool either."""
+    import random
+
+    source = random.SystemRandom()
+    (before,) = timed.snapshot(0)
+    for _ in range(40):
+        timed.renew(0, 1, source)
+    (after,) = timed.snapshot(0)
+    assert len(set(before.reshape(-1).tolist()) & set(after.reshape(-1).tolist())) < 8
 
 
 def test_slots_change_between_batches(timed):
