@@ -110,8 +110,7 @@ def _request(
         return ChatFailed("too_long", words, limit=_limit(said, fields))
     if _FILTERED.search(f"{code} {said}"):
         return ChatFailed("filtered", words)
-    named = str(fields.get("param") or "")
-    option = next((o for o in _OPTIONS if o == named or re.search(rf"\b{o}\b", said)), None)
+    option = _option(str(fields.get("param") or ""), said)
     if option is not None:
         return ChatFailed("parameter", words, option=option)
     if "model_not_found" in code or re.search(
@@ -119,6 +118,14 @@ def _request(
     ):
         return ChatFailed("model", f"{words}; name another one with --model")
     return ChatFailed("request", words)
+
+
+def _option(named: str, said: str) -> str | None:
+    """The option that is refused: the one that is named, else the first that is spoken of."""
+    if named in _OPTIONS:
+        return named
+    places = {o: found.start() for o in _OPTIONS if (found := re.search(rf"\b{o}\b", said))}
+    return min(places, key=lambda option: places[option], default=None)
 
 
 def _limit(said: str, fields: Mapping[str, Any]) -> int | None:

@@ -187,7 +187,11 @@ def _handler_of(server: Loopback) -> type[BaseHTTPRequestHandler]:
                 server.requests.append(body)
                 server.headers.append(headers)
             server.arrived.set()
-            server.step()(Exchange(self, body, server, headers))
+            try:
+                server.step()(Exchange(self, body, server, headers))
+            except OSError:
+                server.hung_up.set()  # the client is gone while it is written to
+                self.close_connection = True
 
         def do_CONNECT(self) -> None:
             with server.lock:
