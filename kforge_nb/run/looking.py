@@ -65,8 +65,19 @@ class RunView:
 
     @property
     def costs(self) -> pd.DataFrame:
-        """One row a booking of money, tokens and seconds, with running totals."""
+        """One row a call of a model (or other booking), in order, with running totals.
+
+        Tokens, US dollars and seconds of each, what was spent until then, and for it the
+        milliseconds of one run of the workload that the best candidates save.
+        """
         return tables.costs(self._source.document(details=False))
+
+    def costs_by(self, what: str = "target") -> pd.DataFrame:
+        """The same summed by ``target`` or ``node``, or for the whole ``run``.
+
+        With what was saved and US dollars for each millisecond of it.
+        """
+        return tables.costs_by(self._source.document(details=False), what)
 
     @property
     def guard(self) -> GuardSummary:

@@ -8,12 +8,14 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from kforge_nb.errors import BadInput
+from kforge_nb.proposers import spending
 from kforge_nb.store import frames
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["costs", "decisions", "nodes", "targets"]
+__all__ = ["costs", "costs_by", "decisions", "nodes", "targets"]
 
 _NODES = (
     "node", "target", "name", "parent", "depth", "action", "title", "language", "proposer",
@@ -26,9 +28,18 @@ _DECISIONS = (
     "fidelity",
 )  # fmt: skip
 _COSTS = (
-    "target", "name", "node", "calls", "tokens_in", "tokens_out", "usd", "seconds", "created",
-    "total_usd", "total_seconds", "best_speedup",
+    "target", "name", "node", "purpose", "model", "prompt", "calls", "tokens_in", "tokens_cached",
+    "tokens_out", "tokens_reasoning", "estimated", "usd", "seconds", "state", "problem", "created",
+    "total_usd", "total_seconds", "best_speedup", "saved_ms", "usd_per_ms",
 )  # fmt: skip
+_SUMS = (
+    "calls", "tokens_in", "tokens_cached", "tokens_out", "tokens_reasoning", "usd", "seconds",
+)  # fmt: skip
+_BY = {
+    "target": ("target", "name", *_SUMS, "judged", "best", "saved_ms", "usd_per_ms"),
+    "node": ("node", "target", "verdict", "speedup", *_SUMS),
+    "run": (*_SUMS, "saved_ms", "usd_per_ms"),
+}
 _TARGETS = (
     "target", "name", "family", "granularity", "vendor", "calls", "mean_us", "share", "bytes",
     "flops", "roofline_us", "headroom", "ceiling", "state", "judged", "best", "speedup",
@@ -37,9 +48,9 @@ _TARGETS = (
 _FIGURES = frozenset({
     "speedup", "low", "high", "ours_us", "eager_us", "compile_us", "over_compile", "value",
     "seconds", "share", "isolated", "isolated_low", "isolated_high", "in_model", "in_model_low",
-    "in_model_high", "in_model_us", "without_us", "fidelity", "tokens_in", "tokens_out", "usd",
-    "total_usd", "total_seconds", "best_speedup", "mean_us", "bytes", "flops", "roofline_us",
-    "headroom", "ceiling",
+    "in_model_high", "in_model_us", "without_us", "fidelity", "tokens_in", "tokens_cached",
+    "tokens_out", "tokens_reasoning", "usd", "total_usd", "total_seconds", "best_speedup",
+    "saved_ms", "usd_per_ms", "mean_us", "bytes", "flops", "roofline_us", "headroom", "ceiling",
 })  # fmt: skip
 
 
@@ -54,8 +65,35 @@ def decisions(document: dict[str, Any]) -> pd.DataFrame:
 
 
 def costs(document: dict[str, Any]) -> pd.DataFrame:
-    """One row a booking."""
-    return _frame(frames.cost_rows, document, _COSTS)
+    """One row a booking, with what was spent and saved until then."""
+    return _frame(_bookings, document, _COSTS)
+
+
+def costs_by(document: dict[str, Any], what: str) -> pd.DataFrame:
+    """Sums by ``target`` or ``node``, or one row for the whole ``run``.
+
+    Raises BadInput for anything else.
+    """
+    parts = (document["costs"], document["targets"], document["nodes"])
+    rows: dict[str, Callable[[], list[dict[str, Any]]]] = {
+        "target": lambda: spending.target_spending(*parts),
+        "node": lambda: spending.node_spending(parts[0], parts[2]),
+        "run": lambda: [spending.total_spending(*parts)],
+    }
+    if what not in rows:
+        raise BadInput(f"costs can be summed by {', '.join(rows)}, not by {what!r}")
+    found = rows[what]
+    best = {"best": "best_speedup"} if what == "target" else {}
+    return _frame(lambda _: found(), document, _BY[what]).rename(columns=best)
+
+
+def _bookings(document: dict[str, Any]) -> list[dict[str, Any]]:
+    rows = frames.cost_rows(document)
+    sums = spending.cumulative(document["costs"], document["targets"], document["nodes"])
+    return [
+        {**row, **{k: so_far[k] for k in ("saved_ms", "usd_per_ms")}}
+        for row, so_far in zip(rows, sums, strict=True)
+    ]
 
 
 def targets(document: dict[str, Any]) -> pd.DataFrame:

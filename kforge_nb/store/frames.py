@@ -8,6 +8,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+_BOOKED = (
+    "node", "purpose", "model", "prompt", "calls", "tokens_in", "tokens_cached", "tokens_out",
+    "tokens_reasoning", "estimated", "usd", "seconds", "state", "problem", "created",
+)  # fmt: skip
+
 __all__ = ["cost_rows", "decision_rows", "node_rows", "target_rows", "whole_rows"]
 
 
@@ -109,8 +114,9 @@ def decision_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 def cost_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One row a booking, in order of time, with running totals.
 
-    Columns: target, name, node, calls, tokens_in, tokens_out, usd, seconds, created, total_usd
-    (of the known prices), total_seconds, best_speedup (of that target so far).
+    Columns: target, name, node, purpose, model, prompt (its version), calls, tokens_in,
+    tokens_cached, tokens_out, tokens_reasoning, estimated, usd, seconds, state, problem, created,
+    total_usd (of the known prices), total_seconds, best_speedup (of that target so far).
     """
     names = {t["index"]: t["name"] for t in document["targets"]}
     nodes = {n["id"]: n for n in document["nodes"]}
@@ -128,8 +134,7 @@ def cost_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
             {
                 "target": target,
                 "name": names.get(target, ""),
-                **{k: cost[k] for k in ("node", "calls", "tokens_in", "tokens_out")},
-                **{k: cost[k] for k in ("usd", "seconds", "created")},
+                **{k: cost[k] for k in _BOOKED},
                 "total_usd": usd,
                 "total_seconds": seconds,
                 "best_speedup": best.get(target),

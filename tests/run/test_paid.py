@@ -8,6 +8,7 @@ from collections import Counter
 
 import pytest
 
+from kforge_nb.errors import BadInput
 from kforge_nb.options import OptimizeOptions
 from kforge_nb.run.conductor import Conductor, Tools
 from kforge_nb.run.handle import Run
@@ -181,3 +182,24 @@ def test_a_paid_run_is_resumed_without_paying_twice(paid):
     assert len(document["nodes"]) == 4
     assert len(server.requests) == len(document["costs"])
     assert len(server.requests) <= before + 4
+
+
+def test_costs_are_told_by_booking_target_node_and_run(paid):
+    """All tables add up to the same money, and say what a saved millisecond has cost."""
+    paid.serve(script=[answered("no"), answered("no")])
+    conductor = paid.paid_conductor(budget=4, parallel=1)
+    finish(conductor)
+    run = Run(StoreSource(conductor.record))
+
+    assert list(run.costs["purpose"]) == ["propose", "format", "propose", "propose", "propose"]
+    total = run.costs["usd"].sum()
+    assert total == pytest.approx(5 * CALL_USD)
+    assert run.costs["total_usd"].iloc[-1] == pytest.approx(total)
+    for what in ("target", "node", "run"):
+        assert run.costs_by(what)["usd"].sum() == pytest.approx(total)
+    assert len(run.costs_by("node")) == 4
+    (row,) = run.costs_by("run").to_dict("records")
+    assert row["saved_ms"] == pytest.approx(10.0 * (1 - 1 / 1.5) / 1000, rel=0.2)
+    assert row["usd_per_ms"] == pytest.approx(total / row["saved_ms"])
+    with pytest.raises(BadInput, match="target, node, run"):
+        run.costs_by("day")
