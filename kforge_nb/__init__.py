@@ -11,7 +11,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from kforge_nb.api import doctor, load_run, optimize, profile, resume, runs
+    from kforge_nb.api import doctor, judge_file, load_run, optimize, profile, resume, runs
     from kforge_nb.run.handle import Run
 
     __version__: str
@@ -20,6 +20,7 @@ __all__ = [
     "Run",
     "__version__",
     "doctor",
+    "judge_file",
     "load_ipython_extension",
     "load_run",
     "optimize",
@@ -31,6 +32,7 @@ __all__ = [
 
 _CALLABLE_MODULES = frozenset({"profile", "doctor"})
 _HOMES = {
+    "judge_file": "kforge_nb.api",
     "optimize": "kforge_nb.api",
     "load_run": "kforge_nb.api",
     "resume": "kforge_nb.api",

@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
     from kforge_nb.doctor import Doctor
+    from kforge_nb.judge.foreign.result import FileEvaluation
     from kforge_nb.profile.table import Profile
     from kforge_nb.run.dry import DryRun
     from kforge_nb.run.handle import Run
@@ -24,6 +25,7 @@ __all__ = [
     "doctor",
     "find_run",
     "free_name",
+    "judge_file",
     "load_run",
     "optimize",
     "profile",
@@ -200,6 +202,59 @@ def doctor(*, store: str | PathLike[str] | None = None) -> Doctor:
     from kforge_nb.doctor import examine
 
     return examine(None if store is None else str(store))
+
+
+def judge_file(
+    path: str | PathLike[str],
+    reference: str | PathLike[str] | Callable[..., Any] | None = None,
+    *,
+    inputs: Sequence[Any] | None = None,
+    device: str | None = None,
+    allow_host_code: bool = False,
+    claim: str | float | None = None,
+    baseline: str = "compile",
+    threads: int = 0,
+) -> FileEvaluation:
+    """Judges a kernel in a file of somebody else's, and sets what it claims beside what is found.
+
+    Known forms: KernelBench Python with ``ModelNew`` (also with ``load_inline`` or Triton), a
+    ``load_inline`` file or a function ``launch``, a torch extension whose bound ``launch(...)``
+    takes the op's tensors and arguments, and kforge's own C++ and CUDA kernels with a plan. The
+    file is never imported here: host code runs in confined processes of its own.
+
+    Args:
+        path: The file.
+        reference: What it must compute: a KernelBench file with ``Model`` and ``get_inputs`` (only
+            that part of it is run, in a process of its own), or a module or function of yours.
+            Left out, the file's own ``Model`` is taken, which the answer says.
+        inputs: The arguments of a module or function as ``reference``.
+        device: ``cpu`` or ``cuda:N``; where left out, a GPU for files that are written for one.
+        allow_host_code: Without it only kernels with a plan are judged; the rest is host code,
+            which can do in its process what it wants.
+        claim: What is claimed of it, as in ``"3.2x over eager"``; read from the file if left out.
+        baseline: ``compile`` for eager and torch.compile, or ``eager`` alone.
+        threads: Of both sides on a CPU; 0 is one a core.
+
+    Returns:
+        The evaluation. A bad file never raises.
+
+    Raises:
+        BadInput: There is no such file, it has none of the known forms, or the reference cannot be
+            run or traced.
+        MissingTool: There is no compiler.
+    """
+    from kforge_nb.judge.foreign.judging import judge_file as judge
+
+    return judge(
+        path,
+        reference,
+        inputs=inputs,
+        device=device,
+        allow_host_code=allow_host_code,
+        claim=claim,
+        baseline=baseline,
+        threads=threads,
+    )
 
 
 def find_run(run: str | Run | None = None, *, store: str | PathLike[str] | None = None) -> Run:

@@ -46,6 +46,7 @@ def _commands() -> dict[str, Command]:
         "guard": "what was installed in the model and what was not, with the evidence",
         "export": "write a run as one file: NAME.kforge.json, or .html",
         "doctor": "check the whole toolchain",
+        "judge": "judge a kernel in a file of somebody else's against a reference",
         "kernel": "judge the kernel in this cell like any candidate of a run",
         "prompts": "show the prompts of a run that wait for an answer from a chat window",
         "answer": "bring the answer to a prompt back: %%kforge answer ID over a cell with it",
@@ -69,6 +70,7 @@ def _commands() -> dict[str, Command]:
     found["export"].parser.add_argument(
         "--redact", action="store_true", help="leave out sources, names and values of your code"
     )
+    _judge_options(found["judge"].parser, specs["allow_host_code"])
     kernel = found["kernel"].parser
     kernel.add_argument("--target", metavar="N", help="index of the target it computes")
     kernel.add_argument("--parent", metavar="ID", help="node that the kernel was made from")
@@ -83,9 +85,23 @@ def _commands() -> dict[str, Command]:
     for name in ("backend", "allow_host_code"):
         add_option(kernel, specs[name])
     for name, command in found.items():
-        if name not in {"optimize", "profile"}:
+        if name not in {"optimize", "profile", "judge"}:
             add_option(command.parser, specs["store"])
     return found
+
+
+def _judge_options(parser: Any, allow_host_code: Any) -> None:
+    """The options of ``%kforge judge``."""
+    parser.add_argument("path", help="the file: .py, .cpp or .cu")
+    parser.add_argument(
+        "--reference", help="a KernelBench file, or the name of a module or function of yours"
+    )
+    parser.add_argument("--inputs", help="name of the arguments of such a module or function")
+    parser.add_argument("--device", help="cpu or cuda:N (default: what the file is written for)")
+    parser.add_argument("--claim", help="what is claimed, as in '3.2x over eager'")
+    parser.add_argument("--baseline", help="eager, or compile for both (default)")
+    parser.add_argument("--as", dest="bind", help="bind the result to this name")
+    add_option(parser, allow_host_code)
 
 
 @magics_class
@@ -199,6 +215,20 @@ class KForgeMagics(Magics):
         from kforge_nb import api
 
         return api.doctor(**values)
+
+    def _judge(self, values: dict[str, Any], _body: str) -> Any:
+        from kforge_nb import api
+
+        bind = self._bind_name(values)
+        names = self._names
+        if values.get("reference") in names:
+            values["reference"] = names[values["reference"]]
+        if "inputs" in values:
+            if values["inputs"] not in names:
+                raise BadInput(f"--inputs takes the name of a variable, not {values['inputs']!r}")
+            given = names[values["inputs"]]
+            values["inputs"] = given if isinstance(given, list | tuple) else (given,)
+        return self._give(api.judge_file(values.pop("path"), **values), bind)
 
     def _kernel(self, values: dict[str, Any], body: str) -> Any:
         if "target" not in values:

@@ -50,13 +50,21 @@ __all__ = [
     "BINDING",
     "CXX_FLAGS",
     "ENTRY",
+    "LIBRARY_NAME",
+    "MEMORY_LIMIT",
     "NVCC_FLAGS",
     "OBJECT_NAME",
     "TIME_LIMIT",
+    "BuildTools",
     "CompileFailed",
     "ExtensionBuilt",
+    "build_environment",
     "build_extension",
+    "build_failure",
+    "build_request",
+    "build_tools",
     "cache_key",
+    "without_commands",
 ]
 
 ENTRY = "forward"
@@ -139,7 +147,7 @@ class CompileFailed:
 
 
 @dataclass(frozen=True, slots=True)
-class _Tools:
+class BuildTools:
     """What one build uses: the C++ compiler, and nvcc with an architecture for a GPU."""
 
     compiler: Compiler
@@ -148,10 +156,12 @@ class _Tools:
 
     @property
     def source_name(self) -> str:
+        """How a source of one file is called."""
         return "candidate.cpp" if self.toolkit is None else "candidate.cu"
 
     @property
     def identity(self) -> tuple[str, ...]:
+        """What a build depends on besides its sources and flags."""
         import torch
 
         own = (torch.__version__, str(torch.version.cuda), self.compiler.identity, self.arch)
@@ -159,6 +169,7 @@ class _Tools:
 
     @property
     def words(self) -> str:
+        """The compiler and its version."""
         return f"nvcc {self.toolkit.version}" if self.toolkit else self.compiler.version
 
 
@@ -193,7 +204,7 @@ def build_extension(
         BadInput: no architecture was given and there is no GPU, or it is none.
         ContractBreach: the source is too long or holds NUL.
     """
-    tools = _tools(device, arch, toolkit)
+    tools = build_tools(device, arch, toolkit)
     _check(source)
     home = cache / cache_key(source, tools.identity)
     found = _cached(home)
@@ -218,14 +229,15 @@ def cache_key(source: str, identity: tuple[str, ...]) -> str:
     return hashlib.sha256("\0".join(parts).encode()).hexdigest()[:40]
 
 
-def _tools(device: str, arch: str | None, toolkit: Toolkit | None) -> _Tools:
+def build_tools(device: str, arch: str | None = None, toolkit: Toolkit | None = None) -> BuildTools:
+    """The tools of a build for a device; MissingTool or BadInput as :func:`build_extension`."""
     if device.partition(":")[0] != "cuda":
-        return _Tools(find_compiler(), None, "cpu")
+        return BuildTools(find_compiler(), None, "cpu")
     toolkit = toolkit or find_toolkit()
     arch = arch or device_arch(device)
     if not _ARCH.fullmatch(arch):
         raise BadInput(f"{arch!r:.40} is no GPU architecture; one looks like 'sm_90'")
-    return _Tools(find_compiler(), toolkit, arch)
+    return BuildTools(find_compiler(), toolkit, arch)
 
 
 def _check(source: str) -> None:
@@ -251,7 +263,7 @@ def _forget_killed(cache: Path) -> None:
 
 def _compile(
     source: str,
-    tools: _Tools,
+    tools: BuildTools,
     folder: Path,
     time_limit: float,
     memory_limit: int,
@@ -259,7 +271,7 @@ def _compile(
 ) -> dict[str, Any] | CompileFailed:
     (folder / tools.source_name).write_text(source, encoding="utf-8")
     (folder / "binding.cpp").write_text(BINDING, encoding="utf-8")
-    (folder / "request.json").write_text(json.dumps(_request(tools, folder)), encoding="utf-8")
+    (folder / "request.json").write_text(json.dumps(build_request(tools, folder)), encoding="utf-8")
     here = Path(__file__).parent
     outcome = run_limited(
         [
@@ -267,18 +279,18 @@ def _compile(
             *(sys.executable, "-I", str(here / "extension_child.py")),
         ],
         folder=folder,
-        environment=_environment(tools, folder),
+        environment=build_environment(tools, folder),
         time_limit=time_limit + _GRACE,
         memory_limit=memory_limit,
         stop=stop,
     )
     library = folder / LIBRARY_NAME
     if outcome.status != 0 or outcome.timed_out or not library.exists():
-        return _failure(outcome, source, tools, time_limit)
+        return build_failure(outcome, source, tools.source_name, time_limit)
     return {
         "arch": tools.arch,
         "seconds": outcome.seconds,
-        "log": _without_commands(outcome.log),
+        "log": without_commands(outcome.log),
         "cached": False,
         "compiler": tools.words,
         "resources": {_short(n): r for n, r in kernel_resources(outcome.log).items()},
@@ -291,7 +303,7 @@ def _short(name: str) -> str:
     return name[match.end() :][: int(match[1])] if match else name
 
 
-def _request(tools: _Tools, folder: Path) -> dict[str, Any]:
+def build_request(tools: BuildTools, folder: Path) -> dict[str, Any]:
     """What extension_child.py is asked to build."""
     libraries: list[str] = []
     runtime = tools.toolkit.runtime() if tools.toolkit else None
@@ -312,7 +324,8 @@ def _request(tools: _Tools, folder: Path) -> dict[str, Any]:
     }
 
 
-def _environment(tools: _Tools, folder: Path) -> dict[str, str]:
+def build_environment(tools: BuildTools, folder: Path) -> dict[str, str]:
+    """The whole environment of a build."""
     environment = clean_environment(tools.compiler.path, folder)
     folders = [str(Path(sys.executable).parent), environment["PATH"]]
     environment |= {"CXX": " ".join(tools.compiler.command), "MAX_JOBS": _JOBS}
@@ -329,7 +342,10 @@ def _environment(tools: _Tools, folder: Path) -> dict[str, str]:
     return environment
 
 
-def _failure(outcome: Outcome, source: str, tools: _Tools, time_limit: float) -> CompileFailed:
+def build_failure(
+    outcome: Outcome, source: str, source_name: str, time_limit: float
+) -> CompileFailed:
+    """A build that failed, with what matters of its log."""
     if outcome.stopped:
         return CompileFailed(outcome.log, "the build was stopped", False, outcome.seconds, True)
     if outcome.timed_out or outcome.status == EXPIRED:
@@ -337,11 +353,11 @@ def _failure(outcome: Outcome, source: str, tools: _Tools, time_limit: float) ->
         return CompileFailed(outcome.log, text, True, outcome.seconds)
     plain = _NVCC_ERROR.sub(r"\1:\2: \3: ", outcome.log)
     assembler = _PTXAS_ERROR.findall(outcome.log)
-    text = "\n".join(assembler[:4]) or distil(plain, source, tools.source_name)
+    text = "\n".join(assembler[:4]) or distil(plain, source, source_name)
     return CompileFailed(outcome.log, text, False, outcome.seconds)
 
 
-def _without_commands(log: str) -> str:
+def without_commands(log: str) -> str:
     """What the compilers said, without ninja's command lines (and the user's folders in them)."""
     return "\n".join(line for line in log.splitlines() if not _COMMAND.match(line))
 

@@ -57,9 +57,15 @@ class BaselineWorker:
         finally:
             theirs.close()
 
-    def open(self, key: str, folder: Path, region: Region, slots: int) -> None:
-        """Load the target in ``folder`` (``target.json``) and map its timed inputs."""
+    def open(
+        self, key: str, folder: Path, region: Region, slots: int, given: int | None = None
+    ) -> None:
+        """Load the target in ``folder`` (``target.json``) and map its timed inputs.
+
+        Inputs from number ``given`` on are weights: every call gets those of the first slot.
+        """
         request: dict[str, Any] = {"key": key, "folder": str(folder), "bytes": region.bytes}
+        request["given"] = given
         self._tell(_START_SECONDS, region, op="open", slots=slots, **request)
 
     def prepare(self, key: str, baseline: str, seconds: float = 600.0) -> float:

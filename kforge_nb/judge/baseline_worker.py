@@ -97,7 +97,9 @@ class _Worker:
         self._files = files
         self._opened: dict[str, Any] = {}
 
-    def open(self, key: str, folder: str, bytes: int, slots: int) -> None:
+    def open(
+        self, key: str, folder: str, bytes: int, slots: int, given: int | None = None
+    ) -> None:
         _, descriptors, _, _ = socket.recv_fds(self._files, 1, 1)  # first: it must not stay there
         try:
             mapping = mmap.mmap(descriptors[0], bytes, prot=mmap.PROT_READ)
@@ -111,6 +113,9 @@ class _Worker:
             self._opened[key] = CudaOpened(target, mapping, slots)
         else:
             self._opened[key] = _Opened(target, mapping, slots)
+        if given is not None:
+            slots_of = self._opened[key].inputs
+            slots_of[:] = [row[:given] + slots_of[0][given:] for row in slots_of]
 
     def prepare(self, key: str, baseline: str) -> None:
         self._opened[key].prepare(baseline)

@@ -82,7 +82,9 @@ class Bench:
         self._timed = place.timed(self.target.inputs, self._cases[0].inputs)
         document = target_to_document(self.target)
         (self._folder / "target.json").write_text(json.dumps(document))
-        worker.open(self._key, self._folder, self._timed.region, self._timed.slots)
+        given = getattr(self._timed, "given", None)  # where weights begin that stay the same
+        more = {} if given is None else {"given": given}
+        worker.open(self._key, self._folder, self._timed.region, self._timed.slots, **more)
         self.baseline("eager")
         eager = place.one_call(self._key, "eager")
         self._call_seconds = max(place.call_seconds, _PATIENCE * eager)

@@ -271,6 +271,7 @@ def test_the_public_names_are_these():
         "Run",
         "__version__",
         "doctor",
+        "judge_file",
         "load_ipython_extension",
         "load_run",
         "optimize",

@@ -6,7 +6,7 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from importlib.resources import files
@@ -24,7 +24,7 @@ from kforge_nb.judge.checked import IsolatedCandidate
 from kforge_nb.judge.evaluation import Verdict
 from kforge_nb.judge.extension.ops import ExtensionOp, NotCapturable, WrongOutput
 from kforge_nb.judge.protocol import Op, Reply
-from kforge_nb.judge.regions import Buffer, OutputLayout, Region
+from kforge_nb.judge.regions import Buffer, InputLayout, OutputLayout, Region
 from kforge_nb.judge.runner_handle import (
     Limits,
     RunnerFailed,
@@ -43,6 +43,10 @@ __all__ = [
     "HostExtensionRunner",
     "Start",
     "confine_library",
+    "layers_held",
+    "layout_of",
+    "readable",
+    "worker_environment",
 ]
 
 START_SECONDS = 120.0  # torch is imported, and a GPU's context made, before the first answer
@@ -88,7 +92,7 @@ def confine_library() -> Path:
     return built.library
 
 
-def _readable(library: Path, device: str) -> tuple[str, ...]:
+def readable(library: Path, device: str) -> tuple[str, ...]:
     """Files that torch and Python go on needing: no folder of the user's but the packages'."""
     folders = {sys.prefix, sys.base_prefix, str(Path(torch.__file__).parents[1])}
     folders |= {entry for entry in sys.path if "-packages" in entry}
@@ -100,6 +104,13 @@ def _readable(library: Path, device: str) -> tuple[str, ...]:
         lines += [f"d{path}" for path in Path("/dev").glob("nvidia*")]
         lines += ["r/usr", "r/opt", "r/proc"]  # drivers look at more of it than is written down
     return tuple(lines)
+
+
+def worker_environment(threads: int) -> dict[str, str]:
+    """The whole environment of a process with Python and torch that runs somebody's code."""
+    environment = {k: os.environ[k] for k in _KEPT if k in os.environ}
+    environment |= {**timing_environment(threads), "CUDA_CACHE_DISABLE": "1", "HOME": "/"}
+    return {**environment, "PATH": "/usr/bin:/bin"}
 
 
 class ExtensionRunner(RunnerHandle):
@@ -116,6 +127,9 @@ class ExtensionRunner(RunnerHandle):
         device: str,
         threads: int,
         limits: Limits,
+        main: str = _MAIN,
+        more: Mapping[str, Any] | None = None,
+        more_files: Sequence[str] = (),
     ) -> None:
         inputs, timed, outputs = regions
         self._memory = limits.memory + 4 * outputs.bytes * (protocol.HELD_CALLS + 2)
@@ -131,13 +145,11 @@ class ExtensionRunner(RunnerHandle):
             limits.cpu_seconds,
             limits.sandboxed,
             (str(Path(__file__).parents[3]), *(entry for entry in sys.path if entry)),
-            _readable(library, device),
+            (*readable(library, device), *more_files),
         )
-        command = [sys.executable, "-I", "-c", _MAIN, json.dumps(asdict(start))]
-        environment = {k: os.environ[k] for k in _KEPT if k in os.environ}
-        environment |= {**timing_environment(threads), "CUDA_CACHE_DISABLE": "1", "HOME": "/"}
-        environment["PATH"] = "/usr/bin:/bin"
-        super().__init__(command, environment, regions, limits.call_seconds)
+        told = json.dumps({**asdict(start), **(more or {})})
+        command = [sys.executable, "-I", "-c", main, told]
+        super().__init__(command, worker_environment(threads), regions, limits.call_seconds)
 
     def load_extension(self) -> int:
         """Have it confined and loaded; bits of the layers that hold."""
@@ -245,15 +257,9 @@ class ExtensionCandidate(IsolatedCandidate):
     def layers(self) -> dict[str, bool]:
         """Load and bind; which layers of the sandbox hold."""
         self.runner.bind_layout(
-            {
-                "inputs": _places(self.target.inputs, self._in_layout.buffers),
-                "outputs": _places(self.target.outputs, self._out_layout.outputs),
-                "slot_stride": self._timed.layout.stride,
-                "slots": self._timed.slots,
-            }
+            layout_of(self.target, self._in_layout, self._out_layout, self._timed)
         )
-        held = self.runner.load_extension()
-        return {name: bool(held & bit) for bit, name in _LAYERS.items()}
+        return layers_held(self.runner.load_extension())
 
     def _call(self, laid_out: bool) -> None:  # noqa: ARG002 - it allocates its outputs itself
         self.runner.run()
@@ -265,6 +271,23 @@ class ExtensionCandidate(IsolatedCandidate):
         """Copies of the outputs of a timed call (0: the last one), in host memory."""
         self.runner.fetch(age)
         return [t.clone() for t in self.outputs()]
+
+
+def layers_held(bits: int) -> dict[str, bool]:
+    """The layers of the sandbox by name, from a worker's answer."""
+    return {name: bool(bits & bit) for bit, name in _LAYERS.items()}
+
+
+def layout_of(
+    target: Target, inputs: InputLayout, outputs: OutputLayout, timed: TimedInputs
+) -> dict[str, Any]:
+    """Where tensors lie in the regions, as a worker is told."""
+    return {
+        "inputs": _places(target.inputs, inputs.buffers),
+        "outputs": _places(target.outputs, outputs.outputs),
+        "slot_stride": timed.layout.stride,
+        "slots": timed.slots,
+    }
 
 
 def _places(specs: Iterable[TensorSpec], buffers: Iterable[Buffer]) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ from typing import Any
 from kforge_nb.judge.extension.ops import Breach, ExtensionOp
 from kforge_nb.judge.protocol import MAGIC, Op
 
-__all__ = ["main"]
+__all__ = ["Worker", "confine", "limits", "main"]
 
 _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 _COMMAND = struct.Struct("<IIQqqQQ")
@@ -34,7 +34,7 @@ _REPLY = struct.Struct("<IIQQq288s")
 _DEVICE_SHARE = 0.5  # of the device's memory, as far as the extension allocates by torch
 
 
-def _limits(start: dict[str, Any], on_gpu: bool) -> None:
+def limits(start: dict[str, Any], on_gpu: bool) -> None:
     """What rlimits can take away; a GPU's address space cannot be limited."""
 
     def most(what: int, value: int) -> None:
@@ -53,7 +53,7 @@ def _limits(start: dict[str, Any], on_gpu: bool) -> None:
         most(resource.RLIMIT_NOFILE, 256)
 
 
-def _confine(start: dict[str, Any], last_words: int, on_gpu: bool) -> int:
+def confine(start: dict[str, Any], last_words: int, on_gpu: bool) -> int:
     """Landlock and the system-call filter; bits as kforge_confine returns them."""
     library = ctypes.CDLL(start["confine"])
     library.kforge_confine.argtypes = [
@@ -63,7 +63,9 @@ def _confine(start: dict[str, Any], last_words: int, on_gpu: bool) -> int:
     return int(library.kforge_confine(lines, last_words, MAGIC, int(on_gpu)))
 
 
-class _Worker:
+class Worker:
+    """The process's state: memory, and after LOAD the extension that is called."""
+
     def __init__(self, start: dict[str, Any]) -> None:
         import torch
 
@@ -85,13 +87,16 @@ class _Worker:
 
         held = 0
         if self._start["sandboxed"]:
-            _limits(self._start, self._on_gpu)
-            held = _confine(self._start, self._memory.last_words, self._on_gpu)
-        self._torch.ops.load_library(self._start["library"])
-        forward = self._torch.ops.kforge_candidate.forward.default
+            limits(self._start, self._on_gpu)
+            held = confine(self._start, self._memory.last_words, self._on_gpu)
         kind = stage.DeviceStage if self._on_gpu else stage.HostStage
-        self._stage = kind(forward, self._memory)
+        self._stage = kind(self.forward(), self._memory)
         return held
+
+    def forward(self) -> Any:
+        """Load the candidate: a function from the inputs to the outputs, both in order."""
+        self._torch.ops.load_library(self._start["library"])
+        return self._torch.ops.kforge_candidate.forward.default
 
     def serve(self, op: int, a: int, b: int, payload: bytes) -> tuple[int, int]:
         """One command; ``(value, nanoseconds)``."""
@@ -131,7 +136,7 @@ def _read(count: int) -> bytes | None:
     return b"".join(parts)
 
 
-def _answer(worker: _Worker, reply: int) -> bool:
+def _answer(worker: Worker, reply: int) -> bool:
     head = _read(_COMMAND.size)
     if head is None:
         return False
@@ -151,14 +156,14 @@ def _answer(worker: _Worker, reply: int) -> bool:
     return True
 
 
-def main() -> None:
+def main(kind: type[Worker] = Worker) -> None:
     """Serve until the command pipe closes."""
     start = json.loads(sys.argv[1])
     if sys.platform == "linux":
         libc = ctypes.CDLL(None)
         libc.prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
         libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)
-    worker = _Worker(start)
+    worker = kind(start)
     gc.disable()
     while _answer(worker, int(start["reply"])):
         pass
