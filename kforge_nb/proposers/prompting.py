@@ -36,7 +36,7 @@ __all__ = [
     "render",
 ]
 
-PROMPT_VERSION = "1"
+PROMPT_VERSION = "2"
 """Raised with every change of a template or of the hints; kept with each call and each node."""
 
 STRATEGIES: dict[str, tuple[str, ...]] = {
@@ -132,7 +132,7 @@ def _render(request: Request, language: str, strategy: str | None, cut: _Cut) ->
     target = request.target
     limit = f"{scratch_limit(target.inputs, target.outputs) >> 20} MiB"
     rules = _template(f"rules_{language}.j2").render(
-        headers=describe.headers(language), flags=describe.flags(language), scratch_limit=limit
+        headers=describe.headers(language), flags=describe.flags(language)
     )
     tensors = describe.tensors(target)
     about = _template("target.j2").render(
@@ -141,6 +141,7 @@ def _render(request: Request, language: str, strategy: str | None, cut: _Cut) ->
         tensors=tensors,
         machine=describe.machine(request),
         hints=hints(target.family, language) if cut.hints else (),
+        scratch_limit=limit,
     )
     step = _template("step.j2").render(
         action=request.action,

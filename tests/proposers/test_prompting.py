@@ -150,7 +150,7 @@ def test_what_stays_the_same_comes_first() -> None:
     """Providers cache a prompt's beginning: rules for all targets, the target for all steps."""
     draft = render(cpp())
     step = render(cpp(action="optimise", parent=Attempt(CPP, timed(1.3))), "tile")
-    other = make_target(lambda x: x.exp(), torch.zeros(3), family="pointwise")
+    other = make_target(lambda x: x.exp(), torch.zeros(1 << 23), family="pointwise")
     assert draft.messages[0] == step.messages[0]
     assert draft.messages[0] == render(Request(other, "draft")).messages[0]
     before = draft.messages[1]["content"].split("# Your task", maxsplit=1)[0]
