@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import json
 import os
 import shutil
 import subprocess
@@ -16,7 +17,7 @@ from functools import partial
 from pathlib import Path
 from signal import SIGKILL
 
-from benchmarks.gpu_models_sides import ahead_of
+from benchmarks.gpu_models_sides import MODES, ahead_of
 from benchmarks.gpu_models_state import Places
 from benchmarks.gpu_models_time import wanted_sides
 
@@ -25,6 +26,11 @@ __all__ = ["COMPILE_S", "run_stages"]
 GRACE_S = 5.0
 COMPILE_S = 180.0
 """A baseline that has not compiled after so long did not finish."""
+BUILD_S = 25.0
+"""What a child may take beside that, to start and to build the model."""
+AHEAD_SHARE = 0.5
+"""So much of the time that is left compiling ahead may take, or nothing would be timed."""
+UNFINISHED = "did_not_finish"
 _COMMAND = (sys.executable, "-m", "benchmarks.gpu_models_child")
 LARGE = "qwen35-35b"
 """Two of this model do not fit into one GPU's memory, so only one child at a time has one."""
@@ -61,13 +67,16 @@ def _one(name: str, stage: str, options: argparse.Namespace, most: float | None 
     places: Places = options.places
     if places.read(name, stage).get("done"):
         return f"{name} {stage}: done before"
-    limit = min(most or options.time_limit, options.deadline - time.monotonic() - GRACE_S)
-    if limit < GRACE_S:
-        return f"{name} {stage}: not begun, the time is up"
-    start = time.monotonic()
     with _large if name.startswith(LARGE) else nullcontext():
+        start = time.monotonic()
+        limit = min(most or options.time_limit, options.deadline - start - GRACE_S)
+        if limit < GRACE_S:
+            return f"{name} {stage}: not begun, the time is up"
         how = _child(name, stage, options, limit)
     body = places.read(name, stage)
+    if most is not None and limit >= options.compile_limit and how.startswith(UNFINISHED):
+        body = {**body, "gave_up": True}
+        places.file(name, stage).write_text(json.dumps(body) + "\n")
     steps = " ".join(f"{k} {v:.0f}" for k, v in body.get("seconds", {}).items() if v >= 0.5)
     said = "done" if body.get("done") else f"{how}, last step: {body.get('step', 'starting')}"
     return f"{name} {stage}: {said} in {time.monotonic() - start:.0f} s ({steps})"
@@ -84,7 +93,7 @@ def _ahead(
     wanted = wanted_sides(places, name, options.device, options.sides)
     sides = [side for side in dict.fromkeys(map(ahead_of, wanted)) if side]
     sides = [s for s in sides if guarded or not s.startswith("guarded")]
-    sides = [s for s in sides if not places.read(name, f"ahead.{s}").get("done")]
+    sides = [s for s in sides if not _settled(places, name, s)]
     with ThreadPoolExecutor(max(1, len(sides))) as pool:
         for line in pool.map(partial(_compiled, name, options), sides):
             tell(line)
@@ -94,8 +103,22 @@ def _ahead(
             shutil.copytree(source, places.cache(name, "time"), dirs_exist_ok=True)
 
 
+def _settled(places: Places, name: str, side: str) -> bool:
+    """Whether a side was compiled, or given up after its full time: it is not tried again."""
+    body = places.read(name, f"ahead.{side}")
+    return bool(body.get("done") or body.get("gave_up"))
+
+
 def _compiled(name: str, options: argparse.Namespace, side: str) -> str:
-    return _one(name, f"ahead.{side}", options, options.compile_limit)
+    """Compile one side; of a large model none any more once a compiler was given up on."""
+    places: Places = options.places
+    if name.startswith(LARGE):
+        with _large:
+            tried = [places.read(name, f"ahead.{mode}") for mode in MODES]
+        if any(body.get("gave_up") for body in tried):
+            return f"{name} ahead.{side}: not tried, since another one {UNFINISHED}"
+    share = AHEAD_SHARE * (options.deadline - time.monotonic())
+    return _one(name, f"ahead.{side}", options, min(options.compile_limit + BUILD_S, share))
 
 
 def _child(name: str, stage: str, options: argparse.Namespace, limit: float) -> str:
@@ -116,7 +139,7 @@ def _child(name: str, stage: str, options: argparse.Namespace, limit: float) -> 
             code = child.wait(timeout=limit + GRACE_S)
         except subprocess.TimeoutExpired:
             _stop(child)
-            return f"did_not_finish within {limit:.0f} s"
+            return f"{UNFINISHED} within {limit:.0f} s"
         except BaseException:
             _stop(child)
             raise
