@@ -10,9 +10,9 @@ from __future__ import annotations
 import logging
 import threading
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kforge_nb.errors import KForgeError
@@ -106,7 +106,7 @@ class Conductor:
 
     def show(self) -> bool:
         """Displays a live view in the running cell; False where none is needed any more."""
-        view = open_view(self._details, self._command)
+        view = open_view(self._details, self._command, lambda: [asdict(p) for p in self.prompts])
         with self._views_lock:
             if not self.alive:
                 return False
@@ -276,10 +276,23 @@ class Conductor:
         except KForgeError:
             return None
 
-    def _command(self, name: str) -> None:
+    def _command(self, given: Mapping[str, Any]) -> None:
+        name = given.get("name")
         if name == "stop":
             self.control.request_stop("stopped by the button")
+        elif name == "answer":
+            self._answer(str(given.get("id")), str(given.get("text")))
         elif self.control.paused:
             self.control.resume()
         else:
             self.control.pause()
+        self.changed()
+
+    def _answer(self, prompt_id: str, text: str) -> None:
+        """An answer from a box of the view; one that comes too late has no prompt any more."""
+        answer = getattr(self.proposer, "answer", None)
+        try:
+            if answer is not None:
+                answer(prompt_id, text)
+        except KForgeError as error:
+            _log.info("an answer from the view was not taken: %s", error)

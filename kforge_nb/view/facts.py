@@ -20,6 +20,7 @@ __all__ = [
     "progress",
     "ranked_targets",
     "running",
+    "saved_ms",
     "spent",
 ]
 
@@ -122,6 +123,13 @@ def spent(document: Document) -> tuple[float, int]:
     """US dollars and paid calls so far."""
     costs = document["costs"]
     return sum(c["usd"] or 0.0 for c in costs), sum(c["calls"] for c in costs)
+
+
+def saved_ms(document: Document) -> float:
+    """Milliseconds of the workload that the best candidates save; never a measurement."""
+    best = best_speedups(document["nodes"])
+    times = ((t["index"], (t["mean_us"] or 0.0) * t["calls"]) for t in document["targets"])
+    return sum(us * (1.0 - 1.0 / best.get(index, 1.0)) for index, us in times) / 1000
 
 
 def running(document: Document) -> bool:

@@ -25,6 +25,8 @@ __all__ = ["LiveView", "NoView", "StaticView", "WidgetView", "open_view", "why_n
 
 Document = Mapping[str, Any]
 Details = Callable[[str], Mapping[str, Any] | None]
+Command = Callable[[Mapping[str, Any]], None]
+Prompts = Callable[[], list[dict[str, Any]]]
 
 STATIC_INTERVAL_S = 1.0
 
@@ -85,10 +87,10 @@ class StaticView:
 class WidgetView:
     """The widget, replaced by the static bundle at the end; the widget itself stays open."""
 
-    def __init__(self, details: Details, command: Callable[[str], None]) -> None:
+    def __init__(self, details: Details, command: Command, prompts: Prompts = list) -> None:
         from kforge_nb.view.widget import Publisher
 
-        self._publisher = Publisher(details, command)
+        self._publisher = Publisher(details, command, prompts)
         self._handle = _Handle()
 
     @property
@@ -132,16 +134,17 @@ class _Handle:
                 self._handle.update(dict(mime), raw=True)
 
 
-def open_view(details: Details, command: Callable[[str], None]) -> LiveView:
+def open_view(details: Details, command: Command, prompts: Prompts = list) -> LiveView:
     """The best view that this process can show.
 
-    ``details(node_id)`` gives the details of one node for a click; it runs on a thread of the view.
-    ``command(name)`` gets ``stop`` or ``pause`` from the view's buttons; it must return at once.
+    ``details(node_id)`` gives the details of one node for a click, ``prompts()`` what waits for an
+    answer of the user; both run on a thread of the view. ``command(given)`` gets what a button or a
+    box asks for, as ``{"name": "stop"}``; it must return at once.
     """
     if not _in_notebook():
         return NoView()
     missing = why_no_widget()
-    return WidgetView(details, command) if missing is None else StaticView(missing)
+    return WidgetView(details, command, prompts) if missing is None else StaticView(missing)
 
 
 def why_no_widget() -> str | None:

@@ -30,14 +30,19 @@ def for_widget(document: Document) -> dict[str, Any]:
 def for_notebook(document: Document, limit: int = NOTEBOOK_LIMIT) -> dict[str, Any]:
     """The document at no more than ``limit`` bytes, as far as leaving out details goes.
 
-    Where all details are too much, those of the best and of the installed candidates stay; where
-    even these are, none do.
+    What a language model was asked goes first, since prompts are long and much alike; then all
+    details but those of the best and of the installed candidates; where even these are too much,
+    none stay.
     """
     whole = dict(document)
     if size(whole) <= limit:
         return whole
+    bare = {key: {**value, "prompt": ""} for key, value in document["details"].items()}
+    whole["details"] = bare
+    if size(whole) <= limit:
+        return whole
     chosen = {t["best"] for t in document["targets"]} | {d["node"] for d in document["decisions"]}
-    few = {key: value for key, value in document["details"].items() if key in chosen}
+    few = {key: value for key, value in bare.items() if key in chosen}
     smaller = {**whole, "details": few}
     return smaller if size(smaller) <= limit else for_widget(document)
 

@@ -61,6 +61,7 @@ def _headline(document: Document) -> str:
     else:
         big, after = words.ratio(lead.estimate), "estimated, not yet measured in the model"
     usd, calls = facts.spent(document)
+    waiting = document["progress"]["prompts"]
     installed = sum(1 for d in document["decisions"] if d["installed"])
     alone = f"rest {lead.rest} alone gives " if lead.nothing_won else ""
     lines = [
@@ -77,7 +78,8 @@ def _headline(document: Document) -> str:
         if document["fidelity"]
         else "",
         f"{words.count(document['progress']['judged'], 'candidate')} judged",
-        f"{words.money(usd)} for {words.count(calls, 'call')}" if calls else "no paid calls",
+        words.paid(usd, calls, facts.saved_ms(document)),
+        f"{words.count(waiting, 'prompt')} to answer: see run.prompts" if waiting else "",
     ]
     state = escape(f"Run {document['name']}, {words.ended(document, ': ')}")
     return (

@@ -42,7 +42,7 @@ def _headline(document: Document) -> str:
     if document["fidelity"] is not None:
         lines.append(f"  output error {words.ratio(document['fidelity']['ratio'])} eager's own")
     usd, calls = facts.spent(document)
-    paid = f"{words.money(usd)} for {words.count(calls, 'call')}" if calls else "no paid calls"
+    paid = words.paid(usd, calls, facts.saved_ms(document))
     lines.append(f"  {words.count(document['progress']['judged'], 'candidate')} judged, {paid}")
     return "\n".join(lines)
 

@@ -1,6 +1,6 @@
 """The live view in the notebook: an anywidget whose traits flow one way each.
 
-``doc`` and ``detail`` are written by the kernel, and there only by the outbox thread.
+``doc``, ``prompts`` and ``detail`` are written by the kernel, and there only by the outbox thread.
 ``detail_request`` and ``command`` are written by the browser; their callbacks, which may run on
 any thread, only put on a queue or call a function that sets an event. Imported only where a
 widget is really shown, since it needs anywidget and the built ``static/widget.js``.
@@ -21,7 +21,7 @@ from kforge_nb.view.payload import for_widget
 
 __all__ = ["COMMANDS", "Publisher", "RunWidget"]
 
-COMMANDS = frozenset({"stop", "pause"})
+COMMANDS = frozenset({"stop", "pause", "answer"})
 KEPT_ANSWERS = 8
 
 
@@ -31,6 +31,7 @@ class RunWidget(anywidget.AnyWidget):
     _esm = BUNDLE
 
     doc = traitlets.Dict().tag(sync=True)
+    prompts: Any = traitlets.List().tag(sync=True)
     detail = traitlets.Dict().tag(sync=True)
     detail_request = traitlets.Dict().tag(sync=True)
     command = traitlets.Dict().tag(sync=True)
@@ -40,15 +41,19 @@ class Publisher:
     """Feeds one widget from one outbox and hands its requests on.
 
     ``details(node_id)`` gives the ``details`` entry of one node or None; it is called on the outbox
-    thread. ``command(name)`` gets ``stop`` or ``pause``; it must return at once and be thread-safe.
+    thread, and so is ``prompts()``, what waits for an answer of the user. ``command(given)`` gets
+    ``{"name": "stop"}``, ``pause``, or ``answer`` with ``id`` and ``text``; it must return at once
+    and be thread-safe.
     """
 
     def __init__(
         self,
         details: Callable[[str], Mapping[str, Any] | None],
-        command: Callable[[str], None],
+        command: Callable[[Mapping[str, Any]], None],
+        prompts: Callable[[], list[dict[str, Any]]] = list,
     ) -> None:
         self.widget = RunWidget()
+        self._prompts = prompts
         self._details = details
         self._command = command
         self._wanted: queue.SimpleQueue[str] = queue.SimpleQueue()
@@ -64,6 +69,7 @@ class Publisher:
             self._outbox.put("doc", lambda: for_widget(make()))
         else:
             self._outbox.put("doc", lambda: for_widget(document))
+        self._outbox.put("prompts", self._prompts)
 
     def flush(self, timeout: float = 10.0) -> None:
         """Sends what still waits. The widget stays open and goes on answering requests."""
@@ -96,6 +102,6 @@ class Publisher:
         return dict(self._answers)
 
     def _commanded(self, change: Mapping[str, Any]) -> None:
-        name = change["new"].get("name")
-        if name in COMMANDS:
-            self._command(name)
+        given = change["new"]
+        if isinstance(given.get("name"), str) and given["name"] in COMMANDS:
+            self._command(given)

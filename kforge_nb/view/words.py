@@ -11,6 +11,7 @@ __all__ = [
     "ended",
     "interval",
     "money",
+    "paid",
     "percent",
     "ratio",
     "row_interval",
@@ -63,6 +64,14 @@ def percent(share: float | None) -> str:
 def money(usd: float) -> str:
     """US dollars; small sums keep their digits."""
     return f"${usd:.4f}" if 0 < usd < 0.1 else f"${usd:.2f}"
+
+
+def paid(usd: float, calls: int, saved_ms: float) -> str:
+    """``$0.05 for 12 calls ($0.02 for each ms saved a run)``, or that nothing was paid."""
+    if not calls:
+        return "no paid calls"
+    each = f" ({money(usd / saved_ms)} for each ms saved a run)" if usd and saved_ms else ""
+    return f"{money(usd)} for {count(calls, 'call')}{each}"
 
 
 def count(n: int, noun: str) -> str:

@@ -4,6 +4,16 @@
  */
 import type { Details, RunDocument } from "./view/document";
 
+/** A prompt that waits for an answer from a chat window; `note` says why an earlier one was of no use. */
+export interface Prompt {
+  id: string;
+  target: number;
+  name: string;
+  action: string;
+  text: string;
+  note: string;
+}
+
 export interface RunSource {
   /** The newest document; null until the first one has come. */
   snapshot(): RunDocument | null;
@@ -15,6 +25,10 @@ export interface RunSource {
   stop?(): void;
   /** Asks for the run to pause, or to go on when it is paused. Absent where it cannot. */
   pause?(): void;
+  /** Prompts that wait for the user. Absent where none can be answered. */
+  prompts?(): readonly Prompt[];
+  /** Brings the answer to a prompt back. */
+  answer?(promptId: string, text: string): void;
 }
 
 /** A source over one finished document, for saved runs and pages. */

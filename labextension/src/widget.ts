@@ -1,10 +1,10 @@
 /**
  * The anywidget host: a source over the widget model, and the view mounted on it.
  *
- * The kernel writes `doc` and `detail`; this side writes `detail_request` and `command`. No trait is
- * written from both sides, so neither can overwrite the other.
+ * The kernel writes `doc`, `prompts` and `detail`; this side writes `detail_request` and `command`. No
+ * trait is written from both sides, so neither can overwrite the other.
  */
-import type { RunSource } from "./source";
+import type { Prompt, RunSource } from "./source";
 import type { Details, RunDocument } from "./view/document";
 import { mountRun } from "./view/mount";
 
@@ -21,6 +21,7 @@ export interface WidgetModel {
 type Answers = Record<string, Details | null | undefined>;
 
 const ANSWER_MS = 20_000;
+const SHOWN = ["change:doc", "change:prompts"];
 
 /** A source over the traits of one widget model. */
 export function modelSource(model: WidgetModel): RunSource {
@@ -61,8 +62,10 @@ export function modelSource(model: WidgetModel): RunSource {
   return {
     snapshot,
     subscribe: (changed) => {
-      model.on("change:doc", changed);
-      return () => model.off("change:doc", changed);
+      for (const event of SHOWN) model.on(event, changed);
+      return () => {
+        for (const event of SHOWN) model.off(event, changed);
+      };
     },
     detail: (nodeId) => {
       const known = cache.get(nodeId) ?? snapshot()?.details[nodeId] ?? answer(nodeId);
@@ -70,6 +73,8 @@ export function modelSource(model: WidgetModel): RunSource {
     },
     stop: () => send("command", { name: "stop" }),
     pause: () => send("command", { name: "pause" }),
+    prompts: () => (model.get("prompts") as Prompt[] | undefined) ?? [],
+    answer: (id, text) => send("command", { name: "answer", id, text }),
   };
 }
 

@@ -72,6 +72,76 @@ test("Stop is offered while the run works and calls the source once", async () =
   expect(stops).toBe(1);
 });
 
+test("Pause is offered while the run works, and Go on while it is held", async () => {
+  let asked = 0;
+  const working = example({ state: "searching" });
+  const dispose = await show({ ...fixedSource(working), pause: () => (asked += 1) });
+  await act(() => button("Pause")?.click());
+  expect(asked).toBe(1);
+  dispose();
+  working.progress.paused = true;
+  await show({ ...fixedSource(working), pause: () => (asked += 1) });
+  expect(host.textContent).toContain("paused · ");
+  await act(() => button("Go on")?.click());
+  expect(asked).toBe(2);
+});
+
+test("answers under way show their tokens and how fast they come", async () => {
+  const run = example({ state: "searching" });
+  const call = { target: 0, node: "0.27", model: "m1", seconds: 61 };
+  run.progress.calls = [
+    { ...call, tokens: 120, tokens_per_s: 41.6 },
+    { ...call, node: "0.28", tokens: 0, tokens_per_s: null },
+  ];
+  await show(fixedSource(run));
+  const items = [...host.querySelectorAll(".kforge-calls li")].map((item) => item.textContent);
+  expect(items).toEqual([
+    "0.27 m1 for 0 gelu: 120 tokens, 42 a second · 1:01",
+    "0.28 m1 for 0 gelu: no token yet · 1:01",
+  ]);
+});
+
+test("several prompts wait, each is copied and answered on its own", async () => {
+  const written: string[] = [];
+  Object.defineProperty(navigator, "clipboard", {
+    configurable: true,
+    value: { writeText: (text: string) => Promise.resolve(written.push(text)) },
+  });
+  const answers: [string, string][] = [];
+  const prompt = { target: 0, name: "<b>gelu</b>", action: "draft", text: "write", note: "" };
+  const prompts = [
+    { ...prompt, id: "0.1" },
+    { ...prompt, id: "0.2", text: "again", note: "no block" },
+  ];
+  await show({
+    ...fixedSource(example({ state: "searching" })),
+    prompts: () => prompts,
+    answer: (id, text) => answers.push([id, text]),
+  });
+  expect(host.textContent).toContain("2 prompts to paste into a chat window");
+  expect(host.textContent).toContain("cannot be read: no block");
+  expect(host.textContent).toContain("<b>gelu</b>");
+  await act(() => button("Copy prompt 0.2")?.click());
+  expect(written).toEqual(["again"]);
+  expect(button("Send answer 0.1")?.disabled).toBe(true);
+  const box = host.querySelector<HTMLTextAreaElement>('[aria-label="Answer to prompt 0.1"]');
+  await act(() => {
+    if (box === null) return;
+    box.value = "a kernel";
+    box.dispatchEvent(new Event("input", { bubbles: true }));
+  });
+  await act(() => button("Send answer 0.1")?.click());
+  expect(answers).toEqual([["0.1", "a kernel"]]);
+  expect(box?.value).toBe("");
+});
+
+test("what was paid is told with the price of a saved millisecond", async () => {
+  const run = example();
+  for (const cost of run.costs) Object.assign(cost, { usd: 0.01, calls: 1 });
+  await show(fixedSource(run));
+  expect(host.textContent).toMatch(/\$0\.26 for \d+\.\d\d ms saved a run: \$0\.\d+ a millisecond/);
+});
+
 test("a finished run offers no Stop, nor does a source that cannot stop", async () => {
   await show({ ...fixedSource(example()), stop: () => undefined });
   expect(button("Stop")).toBeUndefined();

@@ -1,7 +1,7 @@
 /** The browser's figures against the ones that Python's views are held to. */
 import { expect, test } from "vitest";
 import expected from "../../tests/view/expected.json";
-import { headline } from "../src/view/derive";
+import { headline, savedMs } from "../src/view/derive";
 import * as format from "../src/view/format";
 import { example } from "./example";
 
@@ -21,4 +21,8 @@ test("the headline is Python's headline", () => {
   expect(lead.overEmpty?.ratio).toBe(expected.over_empty);
   expect(lead.overEager?.ratio).toBe(expected.over_eager);
   expect(lead.estimate).toBeCloseTo(expected.estimate, 4);
+});
+
+test("what is saved is Python's figure", () => {
+  expect(savedMs(example())).toBeCloseTo(expected.saved_ms, 3);
 });

@@ -8,7 +8,7 @@ class FakeModel implements WidgetModel {
   private readonly listeners = new Map<string, Set<() => void>>();
 
   constructor(doc: object) {
-    this.traits = { doc, detail: {}, detail_request: {}, command: {} };
+    this.traits = { doc, prompts: [], detail: {}, detail_request: {}, command: {} };
   }
   get(name: string): unknown {
     return this.traits[name];
@@ -72,4 +72,18 @@ test("a kernel that is gone ends the wait instead of hanging it", async () => {
   expect(await asked).toBeNull();
   expect(model.listening("change:detail")).toBe(0);
   vi.useRealTimers();
+});
+
+test("prompts that come and go are news, and an answer is a command with its id", () => {
+  const model = new FakeModel(example());
+  const source = modelSource(model);
+  let news = 0;
+  const end = source.subscribe(() => (news += 1));
+  model.fromKernel("prompts", [{ id: "0.1", text: "write" }]);
+  expect(news).toBe(1);
+  expect(source.prompts?.()).toEqual([{ id: "0.1", text: "write" }]);
+  source.answer?.("0.1", "a kernel");
+  expect(model.traits["command"]).toMatchObject({ name: "answer", id: "0.1", text: "a kernel" });
+  end();
+  expect(model.listening("change:prompts")).toBe(0);
 });

@@ -107,3 +107,20 @@ def test_runs_that_ask_nothing_say_so(stage):
     assert conductor.join(PATIENCE_S)
     with pytest.raises(BadInput, match="has ended"):
         run.answer("0.0", "text")
+
+
+def test_the_views_box_answers_and_its_button_pauses(paste):
+    """What a page sends reaches the run: an answer its prompt, Pause the search, both at once."""
+    conductor = paste.conductor(budget=1)
+    conductor.start()
+    run = Run(StoreSource(conductor.record))
+    (prompt,) = waiting(run, 1)
+    conductor._command({"name": "pause"})
+    assert conductor.compact()["progress"]["paused"]
+    conductor._command({"name": "pause"})
+    assert not conductor.compact()["progress"]["paused"]
+    conductor._command({"name": "answer", "id": "9.9", "text": "too late"})
+    conductor._command({"name": "answer", "id": prompt.id, "text": answer(1)})
+
+    assert conductor.join(PATIENCE_S)
+    assert len(paste.store.nodes(conductor.record.id)) == 1

@@ -30,6 +30,7 @@ def test_headline_takes_the_recommended_rest(document):
     assert EXPECTED["over_empty"] == lead.over_empty["ratio"]
     assert EXPECTED["over_eager"] == lead.over_eager["ratio"]
     assert EXPECTED["estimate"] == pytest.approx(lead.estimate, abs=1e-4)
+    assert EXPECTED["saved_ms"] == pytest.approx(facts.saved_ms(document), abs=1e-4)
 
 
 def test_a_rest_without_kernels_leads_with_its_own_row(document):
@@ -90,3 +91,20 @@ def test_money_counts_up_to_the_candidate_it_was_spent_on(document):
     document.update(nodes=[node], costs=[late, {**cost, "usd": 2.0}])
 
     assert [p.usd for p in facts.progress(document)] == [2.0]
+
+
+def test_what_was_paid_is_told_with_the_price_of_a_saved_millisecond(document):
+    """Text and HTML say the money, the calls, and what a millisecond has cost; or that it is 0."""
+    assert "no paid calls" in summary(document)
+    for cost in document["costs"]:
+        cost.update(usd=0.01, calls=1)
+    each = words.money(0.26 / facts.saved_ms(document))
+    wanted = f"$0.26 for 26 calls ({each} for each ms saved a run)"
+    assert wanted in summary(document)
+    assert wanted in to_html(document)
+
+
+def test_prompts_that_wait_are_named_where_no_box_can_be_shown(document):
+    """A static page cannot take an answer, so it says where the prompts are."""
+    document["progress"]["prompts"] = 2
+    assert "2 prompts to answer: see run.prompts" in to_html(document)

@@ -25,7 +25,7 @@ import json, threading
 from kforge_nb.view.live import open_view
 document = json.load(open({str(EXAMPLE)!r}))
 stopped = threading.Event()
-view = open_view(document["details"].get, lambda name: name == "stop" and stopped.set())
+view = open_view(document["details"].get, lambda asked: asked["name"] == "stop" and stopped.set())
 view.display()
 """
 

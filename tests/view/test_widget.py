@@ -28,7 +28,7 @@ def stage(document):
         asked.append((node_id, threading.current_thread().name))
         return document["details"].get(node_id)
 
-    publisher = Publisher(details, commands.append)
+    publisher = Publisher(details, commands.append, lambda: [{"id": "0.1", "text": "write"}])
     yield publisher, commands, asked
     publisher.close()
 
@@ -82,7 +82,7 @@ def test_commands_pass_and_nothing_else_does(stage):
     for n, name in enumerate(["stop", "stop", "pause", "format_disk", None]):
         ask(publisher.widget, command={"name": name, "n": n})
 
-    assert commands == ["stop", "stop", "pause"]
+    assert [c["name"] for c in commands] == ["stop", "stop", "pause"]
 
 
 def test_malformed_requests_change_nothing(stage):
@@ -92,3 +92,15 @@ def test_malformed_requests_change_nothing(stage):
     publisher.flush()
 
     assert (commands, asked, publisher.widget.detail) == ([], [], {})
+
+
+def test_prompts_are_sent_beside_the_document_and_answered_by_id(stage, document):
+    """What waits for the user has a trait of its own; an answer comes back with id and text."""
+    publisher, commands, _ = stage
+    publisher.publish(document)
+    publisher.flush()
+    assert publisher.widget.prompts == [{"id": "0.1", "text": "write"}]
+
+    ask(publisher.widget, command={"name": "answer", "id": "0.1", "text": "a kernel", "n": 1})
+    ask(publisher.widget, command={"name": ["answer"], "n": 2})
+    assert [(c["name"], c["id"], c["text"]) for c in commands] == [("answer", "0.1", "a kernel")]

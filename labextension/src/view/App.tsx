@@ -1,7 +1,8 @@
 /** The whole view: headline, targets, the selected target's tree, progress and the guard. */
 import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
-import type { RunSource } from "../source";
+import type { Prompt, RunSource } from "../source";
+import { Calls, Prompts } from "./Asking";
 import type { RunDocument } from "./document";
 import { Guard } from "./Guard";
 import { Headline } from "./Headline";
@@ -13,19 +14,25 @@ import { Targets } from "./Targets";
 import { Tree } from "./Tree";
 import { Whole } from "./Whole";
 
+interface Shown {
+  document: RunDocument | null;
+  prompts: readonly Prompt[];
+}
+
 /** Re-renders on each new snapshot of the source. */
-function useSnapshot(source: RunSource): RunDocument | null {
-  const [document, setDocument] = useState(() => source.snapshot());
+function useSnapshot(source: RunSource): Shown {
+  const read = (): Shown => ({ document: source.snapshot(), prompts: source.prompts?.() ?? [] });
+  const [shown, setShown] = useState(read);
   useEffect(() => {
-    const update = (): void => setDocument(source.snapshot());
+    const update = (): void => setShown(read());
     update();
     return source.subscribe(update);
   }, [source]);
-  return document;
+  return shown;
 }
 
 export function App({ source }: { source: RunSource }): JSX.Element {
-  const document = useSnapshot(source);
+  const { document, prompts } = useSnapshot(source);
   const [target, setTarget] = useState<number | null>(null);
   const [node, setNode] = useState<string | null>(null);
   if (document === null) return <div class="kforge">Waiting for the first figures…</div>;
@@ -41,6 +48,8 @@ export function App({ source }: { source: RunSource }): JSX.Element {
     <div class="kforge" role="region" aria-label={`Run ${document.name}`}>
       <style>{css}</style>
       <Headline document={document} source={source} />
+      <Calls calls={document.progress.calls} targets={document.targets} />
+      <Prompts prompts={prompts} source={source} />
       <Targets document={document} selected={shown?.index ?? null} onSelect={select} />
       {shown !== undefined && (
         <section class="kforge-two">

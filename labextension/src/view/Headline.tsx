@@ -121,12 +121,18 @@ function State({ document, source }: Props): JSX.Element {
   return (
     <div class="kforge-state">
       <span>
+        {live && document.progress.paused && <b>paused · </b>}
         {live ? message || document.progress.phase : document.state_reason || document.state}
         {live && eta !== null && ` · ${format.clock(eta)} left`}
       </span>
       <span class="kforge-hidden" role="status" aria-live="polite">
         Run {document.name}: {document.state}
       </span>
+      {live && source.pause && (
+        <button type="button" aria-pressed={document.progress.paused} onClick={() => source.pause?.()}>
+          {document.progress.paused ? "Go on" : "Pause"}
+        </button>
+      )}
       {live && source.stop && (
         <button type="button" onClick={() => source.stop?.()}>
           Stop

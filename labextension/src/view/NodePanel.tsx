@@ -71,6 +71,8 @@ function Evidence({ details }: { details: Details }): JSX.Element {
           </pre>
         </details>
       )}
+      <Text title="Prompt" text={details.prompt} />
+      <Text title="Answer" text={details.answer} />
       {details.errors.length > 0 && <Errors details={details} />}
       {Object.keys(details.plan).length > 0 && (
         <details>
@@ -81,6 +83,18 @@ function Evidence({ details }: { details: Details }): JSX.Element {
         </details>
       )}
     </>
+  );
+}
+
+function Text({ title, text }: { title: string; text: string | undefined }): JSX.Element | null {
+  if (!text) return null;
+  return (
+    <details>
+      <summary>{title}</summary>
+      <pre class="kforge-code" tabIndex={0}>
+        {text}
+      </pre>
+    </details>
   );
 }
 

@@ -1,6 +1,6 @@
 /** Was it worth it: the gain so far against money, or against candidates where nothing is paid. */
 import type { JSX } from "preact";
-import { progress, type ProgressPoint } from "./derive";
+import { progress, type ProgressPoint, savedMs, spent } from "./derive";
 import type { RunDocument } from "./document";
 import * as format from "./format";
 
@@ -24,12 +24,21 @@ export function Progress({ document }: { document: RunDocument }): JSX.Element {
           <Chart points={points} paid={last.usd > 0} />
           <p class="kforge-note">
             Whole-model gain if the best candidates hold in the model; the guard measures it.
+            {price(document)}
           </p>
           <Table points={points} />
         </>
       )}
     </div>
   );
+}
+
+/** What a saved millisecond has cost, where anything was paid. */
+function price(document: RunDocument): string {
+  const { usd } = spent(document);
+  const saved = savedMs(document);
+  if (usd === 0 || saved === 0) return "";
+  return ` ${format.usd(usd)} for ${saved.toFixed(2)} ms saved a run: ${format.usd(usd / saved)} a millisecond.`;
 }
 
 function Chart({ points, paid }: { points: ProgressPoint[]; paid: boolean }): JSX.Element {

@@ -103,6 +103,15 @@ export function spent(document: RunDocument): { usd: number; calls: number } {
   );
 }
 
+/** Milliseconds of the workload that the best candidates save; never a measurement. */
+export function savedMs(document: RunDocument): number {
+  const best = bestSpeedups(document);
+  return document.targets.reduce((sum, target) => {
+    const speedup = best.get(target.index) ?? 1;
+    return sum + ((target.mean_us ?? 0) * target.calls * (1 - 1 / speedup)) / 1000;
+  }, 0);
+}
+
 /** Whether work is still going on. */
 export function running(document: RunDocument): boolean {
   return ["profiling", "searching", "guarding"].includes(document.state);
