@@ -27,6 +27,7 @@ import torch
 from kforge_nb.errors import BadInput
 from kforge_nb.guard import launch
 from kforge_nb.guard.ahead_graph import graph_to_rows, specs_of
+from kforge_nb.guard.short import shorten
 from kforge_nb.settings import open_environment
 
 if TYPE_CHECKING:
@@ -40,6 +41,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Ahead", "NotFinished"]
 
+ANSWERS = "answers.json"
+"""Beside the request: what the child says of each graph."""
 LOOK_SECONDS = 0.1
 PATCHES = {"triton.cudagraphs": False}
 
@@ -50,10 +53,11 @@ class NotFinished(Exception):
 
 @dataclass
 class Ahead:
-    """Compiles graphs ahead; remembers what it has compiled. ``seconds`` is what the last took."""
+    """Compiles graphs ahead; remembers what came of each. ``seconds`` is what the last took."""
 
     seconds: float = 0.0
-    _done: set[str] = field(default_factory=set)
+    _done: dict[str, str] = field(default_factory=dict)
+    """Of each graph why it could not be compiled, empty if it was."""
 
     def compile(self, sites: Iterable[Site], kept: frozenset[str], timer: Timer) -> str:
         """Have the graphs of these sites compiled, without kernels and with those kept.
@@ -77,7 +81,8 @@ class Ahead:
                     kernels.update(_kernels(gm))
                 except BadInput as problem:
                     why = str(problem)
-        new = [job for job in jobs if json.dumps(job) not in self._done]
+        keys = [json.dumps(job) for job in jobs]
+        new = {key: job for key, job in zip(keys, jobs, strict=True) if key not in self._done}
         self.seconds = 0.0
         if new:
             request = {
@@ -85,18 +90,19 @@ class Ahead:
                 "settings": _settings(),
                 "patches": PATCHES,
                 "kernels": list(kernels.values()),
-                "graphs": new,
+                "graphs": list(new.values()),
             }
             start = time.monotonic()
-            why = _run(request, timer) or why
+            answers = _run(request, timer)
             self.seconds = time.monotonic() - start
-            self._done.update(json.dumps(job) for job in new)
-        return why
+            self._done.update(zip(new, answers, strict=True))
+        return next(filter(None, (self._done[key] for key in keys)), why)
 
 
 def _job(gm: fx.GraphModule, example_inputs: list[Any], state: GradState) -> dict[str, Any]:
+    """The graph as its rest hands it to Inductor, with what it is compiled for."""
     return {
-        "rows": graph_to_rows(gm),
+        "rows": graph_to_rows(shorten(gm)),
         "inputs": specs_of(example_inputs),
         "grad": state.grad,
         "inference": state.inference,
@@ -134,8 +140,12 @@ def _settings() -> dict[str, Any]:
     }
 
 
-def _run(request: dict[str, Any], timer: Timer) -> str:
-    """Start the child and wait for it, looking at the time and at Stop; why it failed, if so."""
+def _run(request: dict[str, Any], timer: Timer) -> list[str]:
+    """Start the child and wait for it, looking at the time and at Stop.
+
+    Returns:
+        Of each graph of the request why it was not compiled, empty if it was.
+    """
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix=".kforge-ahead-", dir=_cache()) as folder:
         own = Path(folder, "cache")
@@ -160,10 +170,20 @@ def _run(request: dict[str, Any], timer: Timer) -> str:
             _kill(child)
         if status < 0:
             raise NotFinished(f"ended its process by {signal.Signals(-status).name}")
-        if status:
-            return _last_words(log)
+        answers = _answers(path.with_name(ANSWERS)) if not status else []
+        if len(answers) != len(request["graphs"]):
+            return [_last_words(log)] * len(request["graphs"])
         _move(own, _cache())
-        return ""
+        return answers
+
+
+def _answers(path: Path) -> list[str]:
+    """What the child says of each graph; nothing where it left no such list."""
+    try:
+        found = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return []
+    return [str(entry) for entry in found] if isinstance(found, list) else []
 
 
 def _command(path: Path) -> list[str]:

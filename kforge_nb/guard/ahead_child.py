@@ -2,8 +2,9 @@
 
 ``python -m kforge_nb.guard.ahead_child REQUEST`` reads a JSON file and compiles each graph of it on
 fake tensors: nothing is allocated, nothing is run, no code of the user's is here. What Inductor
-writes to its cache serves the notebook's own compile of the same graph. The launch op is declared
-with its fake implementation only. The process ends with the notebook that started it.
+writes to its cache serves the notebook's own compile of the same graph; ``answers.json`` beside the
+request says of each graph why it could not be compiled, if so. The launch op is declared with its
+fake implementation only. The process ends with the notebook that started it.
 """
 
 from __future__ import annotations
@@ -25,6 +26,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from kforge_nb.guard import launch
+from kforge_nb.guard.ahead import ANSWERS
 from kforge_nb.guard.ahead_graph import rows_to_graph
 from kforge_nb.targets.target import TensorSpec
 from kforge_nb.workload.calls import GradState
@@ -35,14 +37,24 @@ LOOK_SECONDS = 0.5
 
 
 def main(path: str) -> int:
-    """Compile what the request asks for; 0 if all of it was compiled."""
+    """Compile what the request asks for, graph by graph, and say what came of each; 0."""
     request = json.loads(Path(path).read_text(encoding="utf-8"))
     threading.Thread(target=_end_with, args=(request["parent"],), daemon=True).start()
     _take_settings(request["settings"])
     _declare(request["kernels"])
-    for job in request["graphs"]:
-        _compile(job, request["patches"])
+    answers = [_try(job, request["patches"]) for job in request["graphs"]]
+    Path(path).with_name(ANSWERS).write_text(json.dumps(answers), encoding="utf-8")
     return 0
+
+
+def _try(job: dict[str, Any], patches: dict[str, Any]) -> str:
+    """Compile one graph; why it failed, empty if it did not."""
+    try:
+        _compile(job, patches)
+    except Exception as problem:  # noqa: BLE001 (the others are compiled all the same)
+        lines = str(problem).strip().splitlines() or [""]
+        return f"{type(problem).__name__}: {lines[0]}"[:200]
+    return ""
 
 
 def _end_with(parent: int) -> None:

@@ -17,6 +17,7 @@ from torch.utils._pytree import tree_leaves
 
 from kforge_nb.errors import BadInput, KForgeError
 from kforge_nb.guard.accepted import Accepted
+from kforge_nb.guard.marks import as_dynamos
 from kforge_nb.guard.policy import rest_compiler
 from kforge_nb.guard.replay import Replay
 from kforge_nb.targets import partition, rewrite
@@ -37,7 +38,6 @@ __all__ = [
     "Accepted",
     "Backend",
     "GraphReport",
-    "as_dynamos",
     "gradient_needed",
     "gradients_block",
     "install",
@@ -274,24 +274,6 @@ def install(
             gm = as_dynamos(rewrite.replace(gm, swaps), gm)
             replaced.update(swap.cut.fingerprint for swap in swaps)
     return gm, dict(replaced)
-
-
-def as_dynamos(rewritten: fx.GraphModule, gm: fx.GraphModule) -> fx.GraphModule:
-    """Pass on what Dynamo left on ``gm`` for compilers, and return ``rewritten``.
-
-    Above all it says which inputs are weights: Inductor looks at the alignment of every other input
-    on each call.
-    """
-    if hasattr(gm, "_param_name_to_source"):
-        rewritten._param_name_to_source = gm._param_name_to_source
-    for new, old in zip(_placeholders(rewritten), _placeholders(gm), strict=True):
-        if hasattr(old, "_dynamo_source"):
-            new._dynamo_source = old._dynamo_source
-    return rewritten
-
-
-def _placeholders(gm: fx.GraphModule) -> list[fx.Node]:
-    return [node for node in gm.graph.nodes if node.op == "placeholder"]
 
 
 def _plain(cut: Cut) -> bool:

@@ -144,20 +144,26 @@ def _define() -> torch.library.Library:
     library = torch.library.Library("kforge", "DEF")
     exact = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
     tags = (exact, torch.Tag.pt2_compliant_tag)
-    library.define("launch(Tensor[] inputs, int handle) -> Tensor[]", tags=tags)
+    for count in SHORT:  # first: torch tries a packet's overloads in the order of definition
+        tensors = ", ".join(f"Tensor in{i}" for i in range(count))
+        schema = f"launch.in{count}({tensors}, int handle) -> Tensor"
+        _declare(library, schema, tags, _shortened(_fake))
+    _declare(library, "launch(Tensor[] inputs, int handle) -> Tensor[]", tags, _fake)
     library.define("original(Tensor[] inputs, int handle, int reason) -> Tensor[]")
     library.define("shadow(Tensor[] inputs, Tensor[] ours, int handle) -> Tensor[]")
-    library.impl("launch", torch.library.fallthrough_kernel, "Autograd")
     library.impl("original", _original, "CompositeImplicitAutograd")
     library.impl("shadow", _shadow, "CompositeImplicitAutograd")
-    torch.library.register_fake("kforge::launch", _fake, lib=library)
-    for count in SHORT:
-        tensors = ", ".join(f"Tensor in{i}" for i in range(count))
-        library.define(f"launch.in{count}({tensors}, int handle) -> Tensor", tags=tags)
-        library.impl(f"launch.in{count}", torch.library.fallthrough_kernel, "Autograd")
-        short_fake = _shortened(_fake)
-        torch.library.register_fake(f"kforge::launch.in{count}", short_fake, lib=library)
     return library
+
+
+def _declare(
+    library: torch.library.Library, schema: str, tags: Any, fake: Callable[..., Any]
+) -> None:
+    """One overload of the launch op, without what runs it."""
+    name = schema.partition("(")[0]
+    library.define(schema, tags=tags)
+    library.impl(name, torch.library.fallthrough_kernel, "Autograd")
+    torch.library.register_fake(f"kforge::{name}", fake, lib=library)
 
 
 def register(

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <torch/csrc/inductor/aoti_torch/c/shim.h>
+#include <dlfcn.h>
 #include <torch/csrc/stable/c/shim.h>
 
 #include <stdexcept>
@@ -142,14 +143,41 @@ inline Reason fits(AtenTensorHandle tensor, const Spec& spec, bool* copy, void**
 }
 
 
-// With grad mode on: an alias of a tensor that needs a gradient is not a leaf.
-inline bool needs_grad(AtenTensorHandle tensor) {
+// With grad mode on: an alias of a tensor that needs a gradient is not a leaf. Two calls of the
+// dispatcher, so only where torch's own question (below) is not to be had.
+inline bool alias_needs_grad(AtenTensorHandle tensor) {
   AtenTensorHandle twin = nullptr;
   check(aoti_torch_new_tensor_handle(tensor, &twin), "a handle");
   StableIValue stack[1] = {as_value(twin)};
   check(torch_call_dispatcher("aten::alias", "", stack, TORCH_ABI_VERSION), "alias");
   check(torch_call_dispatcher("aten::is_leaf", "", stack, TORCH_ABI_VERSION), "is_leaf");
   return (stack[0] & 0xff) == 0;
+}
+
+// c10::TensorImpl::requires_grad() const, which the stable interface lacks, found by its name.
+using NeedsGrad = bool (*)(const void*);
+
+inline bool ask(NeedsGrad question, AtenTensorHandle tensor) {
+  return question(*reinterpret_cast<void* const*>(tensor));  // a handle points to a Tensor
+}
+
+// The question, if it is there and answers as the alias does; null otherwise.
+inline NeedsGrad find_needs_grad() {
+  const auto found =
+      reinterpret_cast<NeedsGrad>(dlsym(RTLD_DEFAULT, "_ZNK3c1010TensorImpl13requires_gradEv"));
+  if (found == nullptr) return nullptr;
+  Spec spec;
+  spec.dtype = aoti_torch_dtype_float32();
+  spec.device_type = aoti_torch_device_type_cpu();
+  Owned plain = empty(spec), wanted = empty(spec);
+  if (!plain.handle || !wanted.handle) return nullptr;
+  check(torch_set_requires_grad(wanted.handle, true), "set_requires_grad");
+  return !ask(found, plain.handle) && ask(found, wanted.handle) ? found : nullptr;
+}
+
+inline bool needs_grad(AtenTensorHandle tensor) {
+  static const NeedsGrad question = find_needs_grad();
+  return question ? ask(question, tensor) : alias_needs_grad(tensor);
 }
 
 }  // namespace kforge

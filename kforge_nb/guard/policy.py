@@ -65,9 +65,10 @@ class Rest:
 
     def __call__(self, gm: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
         """The graph, compiled; raises whatever the compiler raises."""
-        if self.name == "eager":
-            gm = _shortened(gm, example_inputs)
-        run = _compiler(self.name)(gm, example_inputs)
+        from kforge_nb.guard.short import shorten
+
+        short = shorten(gm, as_python="inductor" not in self.name)
+        run = _compiler(self.name)(short, example_inputs)
         if "cudagraphs" not in self.name:
             return run
         from kforge_nb.guard.replay import Lane, Replay
@@ -101,17 +102,6 @@ def rest_compiler(rest: str) -> Rest:
         BadInput: an unknown rest, or CUDA graphs without a CUDA device.
     """
     return Rest(rest)
-
-
-def _shortened(gm: fx.GraphModule, example_inputs: list[Any]) -> fx.GraphModule:
-    """The short form of launches; where sizes change, the one form that everything knows."""
-    import torch
-
-    from kforge_nb.guard.short import shorten
-
-    if any(isinstance(given, torch.SymInt) for given in example_inputs):
-        return gm
-    return shorten(gm, as_python=True)
 
 
 def _compiler(rest: str) -> Callable[[fx.GraphModule, list[Any]], Callable[..., Any]]:

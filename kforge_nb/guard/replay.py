@@ -94,6 +94,11 @@ def why_not_recorded(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> str:
     """
     if any(not isinstance(value, torch.Tensor) for value in example_inputs):
         return "its sizes change from call to call, and a CUDA graph has fixed ones"
+    if any(_own_weight(gm, node) for node in gm.graph.nodes):
+        return (
+            "its weights are not among its inputs, where a recording sees them move "
+            "(torch._dynamo.config.inline_inbuilt_nn_modules is off)"
+        )
     devices = {str(value.device) for value in example_inputs}
     for node in gm.graph.nodes:
         value = node.meta.get("example_value")
@@ -104,6 +109,21 @@ def why_not_recorded(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> str:
     if len(devices) > 1:
         return f"its tensors lie on {' and '.join(sorted(devices))}, not on one CUDA device"
     return ""
+
+
+def _own_weight(gm: fx.GraphModule, node: fx.Node) -> bool:
+    """Whether a node reads a weight that the graph itself holds, by itself or in a module."""
+    if node.op == "call_module":
+        return True
+    if node.op != "get_attr":
+        return False
+    value: Any = gm
+    for part in str(node.target).split("."):
+        value = getattr(value, part, None)
+    inlined = getattr(torch._dynamo.config, "inline_inbuilt_nn_modules", True)
+    return isinstance(value, torch.nn.Parameter) or (
+        isinstance(value, torch.Tensor) and not inlined
+    )
 
 
 class Replay:

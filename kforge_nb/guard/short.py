@@ -18,6 +18,7 @@ import torch
 from torch import fx
 
 from kforge_nb.guard import launch
+from kforge_nb.guard.marks import as_dynamos
 
 __all__ = ["direct", "shorten"]
 
@@ -61,7 +62,7 @@ def shorten(gm: fx.GraphModule, *, as_python: bool = False) -> fx.GraphModule:
     graph.lint()
     result = fx.GraphModule(gm, graph)
     result.meta = dict(getattr(gm, "meta", {}))
-    return result
+    return as_dynamos(result, gm)
 
 
 _OF_THE_LIST = ("val", "example_value", "tensor_meta")

@@ -16,7 +16,8 @@ from torch import fx
 
 from kforge_nb.errors import KForgeError
 from kforge_nb.guard import launch
-from kforge_nb.guard.backend import as_dynamos, gradient_needed, install
+from kforge_nb.guard.backend import gradient_needed, install
+from kforge_nb.guard.marks import as_dynamos
 from kforge_nb.guard.policy import rest_compiler
 from kforge_nb.workload.calls import GradState
 

@@ -71,7 +71,12 @@ def test_the_notebook_finds_what_the_child_compiled(workload, block, accept, x):
 def test_what_was_compiled_is_not_compiled_again(workload, accept, block, x, monkeypatch):
     """The same graphs for another rest cost nothing."""
     asked = []
-    monkeypatch.setattr(ahead, "_run", lambda request, timer: asked.append(request) or "")
+
+    def run(request, timer):
+        asked.append(request)
+        return [""] * len(request["graphs"])
+
+    monkeypatch.setattr(ahead, "_run", run)
     first = Ahead()
     for _ in range(2):
         first.compile(sites(workload, accept(block, x)), frozenset(), Timer.of(9))
@@ -126,7 +131,7 @@ def test_time_kills_the_child_and_the_rest_is_left_out(workload, endless):
 def files(folder):
     """Every file under a folder, by its path in it."""
     found = (p for p in folder.rglob("*") if p.is_file())
-    return {str(p.relative_to(folder)): p.read_text() for p in found}
+    return {str(p.relative_to(folder)): p.read_text(errors="replace") for p in found}
 
 
 def test_a_killed_compiler_leaves_no_half_written_library(workload, monkeypatch, tmp_path):
@@ -148,7 +153,8 @@ def test_finished_files_move_to_the_users_cache_and_replace_nothing(
     script = (
         "import os, pathlib; c = pathlib.Path(os.environ['TORCHINDUCTOR_CACHE_DIR']);"
         "(c / 'aa').mkdir(parents=True); (c / 'aa/new.py').write_text('new');"
-        "(c / 'aa/old.py').write_text('other')"
+        "(c / 'aa/old.py').write_text('other');"
+        "pathlib.Path('answers.json').write_text('[\"\"]')"
     )
     monkeypatch.setattr(ahead, "_command", lambda path: [ahead.sys.executable, "-c", script])
     cache = tmp_path / "inductor"
@@ -180,6 +186,39 @@ def test_a_child_that_fails_leaves_the_work_to_the_notebook(workload, monkeypatc
     command = [ahead.sys.executable, "-c", "raise SystemExit('no such compiler')"]
     monkeypatch.setattr(ahead, "_command", lambda path: command)
     assert Ahead().compile(sites(workload, []), frozenset(), Timer.of(60)) == "no such compiler"
+
+
+def test_what_failed_is_not_taken_for_compiled(workload, accept, block, x, monkeypatch):
+    """Asked again for the same graphs, it says why; and one that fails costs the others nothing."""
+    accepted = accept(block, x)
+    kept = frozenset(k.target_fingerprint for k in accepted)
+    found, asked = sites(workload, accepted), []
+
+    def run(request, timer):
+        asked.append(len(request["graphs"]))
+        return ["no such operator", ""][: len(request["graphs"])]
+
+    monkeypatch.setattr(ahead, "_run", run)
+    both = Ahead()
+    assert both.compile(found, kept, Timer.of(9)) == "no such operator"
+    assert both.compile(found, kept, Timer.of(9)) == "no such operator"
+    assert asked == [2]
+    assert both.compile([], kept, Timer.of(9)) == ""
+
+
+def test_the_child_goes_on_after_a_graph_that_fails(workload, accept, block, x, tmp_path):
+    """It says of each graph what came of it, and what it compiled is in the cache."""
+    (site,) = sites(workload, accept(block, x))
+    good = ahead._job(site.gm, site.example_inputs, site.state)
+    bad = {**good, "rows": [["call", ["torch", "no_such_function"], [], {}]]}
+    request = {
+        "parent": os.getpid(), "settings": ahead._settings(), "patches": ahead.PATCHES,
+        "kernels": [], "graphs": [bad, good],
+    }  # fmt: skip
+    first, second = ahead._run(request, Timer.of(200))
+    assert "no_such_function" in first
+    assert second == ""
+    assert any(name.endswith(".py") for name in files(tmp_path / "inductor"))
 
 
 NOTEBOOK = """

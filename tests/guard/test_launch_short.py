@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 from torch import fx
-from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
+from kforge_nb.candidates.candidate import Candidate, Kernel, LaunchPlan
 from kforge_nb.guard import launch
 from kforge_nb.guard.policy import Rest
 from kforge_nb.guard.short import direct, shorten
@@ -26,6 +26,20 @@ def handle(build, kernels):
     candidate = kernels["add_relu"]()
     graph = fx.symbolic_trace(lambda a, b: (torch.relu(a + b),))
     return launch.register(candidate, build(candidate), graph, [SPEC, SPEC], [SPEC], shadow=0)
+
+
+@pytest.fixture
+def single(build, kernels):
+    """A handle of a kernel with one input: relu(x) as relu(x + 0)."""
+    args = ("in0", "out0", "i64:numel(in0)", "i32:nthreads")
+    source = (
+        "#include <cstdint>\n"
+        'extern "C" void relu(const float* a, float* o, int64_t n, int32_t) {'
+        " for (int64_t i = 0; i < n; ++i) o[i] = a[i] > 0 ? a[i] : 0; }"
+    )
+    candidate = Candidate("cpp", source, LaunchPlan((Kernel("relu", args),)))
+    graph = fx.symbolic_trace(lambda a: (torch.relu(a),))
+    return launch.register(candidate, build(candidate), graph, [SPEC], [SPEC], shadow=0)
 
 
 @pytest.fixture
@@ -117,19 +131,53 @@ def test_a_graph_that_runs_as_python_calls_the_c_function(handle):
     assert launch.counters(handle)["fallbacks"] == {"a gradient is needed": 2}
 
 
-def test_the_eager_rest_runs_the_short_form_where_sizes_stand_still(handle):
+def test_the_packet_takes_one_input_as_it_is(handle, single):
+    """The op itself resolves a tensor and a handle to the short form, and lists to the other."""
+    a, b = torch.randn(8, 64), torch.randn(8, 64)
+    op = torch.ops.kforge.launch
+    assert op.overloads()[0] == "in1"  # the one that is tried first costs least
+    assert torch.equal(op(a, single), torch.relu(a))
+    assert torch.equal(op(a, b, handle), torch.relu(a + b))
+    assert torch.equal(op([a, b], handle)[0], torch.relu(a + b))
+    assert launch.counters(handle)["launches"] == 2
+    assert launch.counters(single)["launches"] == 1
+
+
+def test_the_eager_rest_runs_the_short_form(handle):
     """What apply() installs costs the host as little as the benchmark says."""
     a, b = torch.randn(8, 64), torch.randn(8, 64)
     traced = graph_of(lambda x, y: lists([x, y], handle)[0], a, b)
+    run = Rest("eager")(traced, [a, b])
+    assert torch.equal(run(a, b), torch.relu(a + b))
+    nodes = run.__self__.graph.nodes
+    assert [node.target for node in nodes if node.op == "call_function"] == [direct(2)]
 
-    def forms(example_inputs):
-        run = Rest("eager")(traced, example_inputs)
-        assert torch.equal(run(a, b), torch.relu(a + b))
-        return [node.target for node in run.__self__.graph.nodes if node.op == "call_function"]
 
-    assert forms([a, b]) == [direct(2)]
-    changing = ShapeEnv().create_unbacked_symint()
-    assert forms([a, b, changing])[0] is torch.ops.kforge.launch.default
+@pytest.mark.parametrize("rest", ["eager", "inductor"])
+def test_a_region_that_stands_still_is_short_in_a_graph_that_grows(handle, rest):
+    """Sizes change around a kernel (decode): one symbolic graph, the kernel on every call."""
+    graphs = []
+
+    def backend(gm, example_inputs):
+        graphs.append(gm)
+        return Rest(rest)(gm, example_inputs)
+
+    def function(rows, x, y):
+        return rows.sum(0) + lists([x, y], handle)[0], rows * 2
+
+    compiled = torch.compile(function, backend=backend, dynamic=True)
+    a, b = torch.randn(8, 64), torch.randn(8, 64)
+    torch._dynamo.mark_static(a)
+    torch._dynamo.mark_static(b)
+    with torch.no_grad():
+        for count in (3, 5, 9):
+            rows = torch.randn(count, 64)
+            for mine, theirs in zip(
+                compiled(rows, a, b), (rows.sum(0) + torch.relu(a + b), rows * 2), strict=True
+            ):
+                torch.testing.assert_close(mine, theirs)
+    assert len(graphs) == 1
+    assert launch.counters(handle)["launches"] == 3
 
 
 def test_shorten_leaves_other_graphs_alone():
@@ -138,23 +186,38 @@ def test_shorten_leaves_other_graphs_alone():
     assert shorten(gm) is gm
 
 
-def test_inductor_takes_a_shortened_graph(handle):
-    """The short form stays one opaque call in Inductor, with its surroundings fused."""
+def test_inductor_is_given_the_short_form(handle, monkeypatch):
+    """It stays one opaque call in Inductor's code, and the marks of weights reach Inductor."""
     from torch._dynamo import lookup_backend
 
-    a, b = torch.randn(8, 64), torch.randn(8, 64)
+    from kforge_nb.guard import policy
 
-    def backend(gm, example_inputs):
-        short = shorten(gm)
-        assert torch.ops.kforge.launch.in2 in [node.target for node in short.graph.nodes]
-        return lookup_backend("inductor")(short, example_inputs)
+    taken = []
 
-    compiled = torch.compile(
-        lambda x, y: lists([x * 2, y], handle)[0] - 1,
-        backend=backend,
-        dynamic=False,
-        fullgraph=True,
-    )
+    def compiler(rest):
+        def compile_graph(gm, example_inputs):
+            taken.append(gm)
+            return lookup_backend(rest)(gm, example_inputs)
+
+        return compile_graph
+
+    monkeypatch.setattr(policy, "_compiler", compiler)
+
+    class Model(torch.nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.randn(8, 64))
+
+        def forward(self, x):
+            return lists([x * 2, self.weight], handle)[0] - 1
+
+    model, x = Model(), torch.randn(8, 64)
+    compiled = torch.compile(model, backend=Rest("inductor"), dynamic=False, fullgraph=True)
     with torch.no_grad():
-        torch.testing.assert_close(compiled(a, b), torch.relu(a * 2 + b) - 1)
+        torch.testing.assert_close(compiled(x), torch.relu(x * 2 + model.weight) - 1)
     assert launch.counters(handle)["launches"] == 1
+    (short,) = taken
+    assert torch.ops.kforge.launch.in2 in [node.target for node in short.graph.nodes]
+    assert short._param_name_to_source
+    inputs = [node for node in short.graph.nodes if node.op == "placeholder"]
+    assert all(hasattr(node, "_dynamo_source") for node in inputs)
