@@ -81,6 +81,7 @@ class ForeignPlace(ExtensionPlace):
         self._other: Case | None = None
         self._operators: dict[str, int] = {}
         self._loading: Loading | None = None
+        self._first: ForeignCandidate | None = None
 
     # ---- what is expected ------------------------------------------------------------------
 
@@ -185,11 +186,17 @@ class ForeignPlace(ExtensionPlace):
         """A worker that loads the file, confined."""
         if self._loading is None:
             raise RunnerFailed(Verdict.REFUSED, "it was not built")
-        return ForeignCandidate(
-            target, timed, self._loading, self._threads,
+        first = self._first is None
+        made = ForeignCandidate(
+            target, timed, replace(self._loading, report=first), self._threads,
             Limits(call_seconds=limit, memory=MEMORY), self._weights, self._other,
             self._no_credit,
         )  # fmt: skip
+        if self._first is None:
+            self._first = made
+        else:
+            made.said, made.remarks = self._first.said, self._first.remarks
+        return made
 
     def _no_credit(self, used: dict[str, int]) -> str | None:
         own = bool(self._loading and self._loading.libraries) or self._file.triton

@@ -63,6 +63,7 @@ class Loading:
     libraries: dict[str, str]
     launch: str = ""
     triton: bool = False
+    report: bool = False
 
     def told(self) -> dict[str, Any]:
         """For the worker's command line."""
@@ -75,6 +76,7 @@ class Loading:
                 "libraries": self.libraries,
                 "launch": self.launch,
                 "triton": self.triton,
+                "report": self.report,
             }
         }
 
@@ -169,6 +171,7 @@ class ForeignCandidate(IsolatedCandidate):
         super().__init__(target, timed, layout)
         self.said: dict[str, Any] = {}
         self.remarks: list[str] = []
+        self._reports = loading.report
         self._weights, self._other, self._no_credit = list(weights), other, no_credit
         try:
             self.runner = _runner(loading, self.regions, target.device, threads, limits)
@@ -190,8 +193,9 @@ class ForeignCandidate(IsolatedCandidate):
             Ended: it is right, and torch does its work.
         """
         checked = super().check(cases, stop_early)
-        if checked.wrong is not None or self.said:
+        if checked.wrong is not None or not self._reports:
             return checked
+        self._reports = False
         settable = self.runner.report()
         self.said = self.runner.notes() or {"operators": {}}
         words = self._no_credit(self.operators())

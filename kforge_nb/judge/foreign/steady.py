@@ -7,6 +7,7 @@ one copy of the weights, and new values from call to call for everything else.
 from __future__ import annotations
 
 import random
+from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -21,14 +22,22 @@ if TYPE_CHECKING:
 __all__ = ["SteadyInputs"]
 
 
+def _raw(tensor: torch.Tensor) -> np.ndarray:
+    """The bytes between a tensor's first and last element."""
+    import torch
+
+    row = flat(tensor).cpu().contiguous()
+    return row.view(torch.uint8).numpy() if row.numel() else np.empty(0, np.uint8)
+
+
 class SteadyInputs:
     """:class:`TimedInputs` whose inputs from number ``given`` on are the same in every slot."""
 
     def __init__(self, inner: TimedInputs, weights: list[torch.Tensor], given: int) -> None:
         self._inner = inner
-        self._weights = weights
         self.given = given
-        self._settle()
+        self._bytes = [_raw(tensor) for tensor in weights]
+        self._settle(range(inner.slots))
 
     def __getattr__(self, name: str) -> Any:
         """Everything else is as ever."""
@@ -37,26 +46,16 @@ class SteadyInputs:
     def refill(self, generator: torch.Generator) -> None:
         """New values for everything but the weights."""
         self._inner.refill(generator)
-        self._settle()
+        self._settle(range(self._inner.slots))
 
     def renew(self, first: int, calls: int, source: random.Random) -> None:
         """New values in the slots of some calls, weights left out."""
-        inner = self._inner
-        pools, rows = inner._pools, inner._rows
-        inner._pools, inner._rows = pools[: self.given], rows[: self.given]
-        try:
-            inner.renew(first, calls, source)
-        finally:
-            inner._pools, inner._rows = pools, rows
+        self._inner.renew(first, calls, source)
+        self._settle(range(first, first + min(calls, self._inner.slots)))
 
-    def _settle(self) -> None:
-        for tensor, rows in zip(self._weights, self._inner._rows[self.given :], strict=True):
-            values = flat(tensor).cpu().contiguous()
-            raw = values.view(_bytes()).numpy() if values.numel() else np.empty(0, np.uint8)
-            rows.view(np.uint8)[:] = raw
-
-
-def _bytes() -> Any:
-    import torch
-
-    return torch.uint8
+    def _settle(self, slots: Iterable[int]) -> None:
+        """Put the weights back into some slots."""
+        for slot in slots:
+            places = self._inner.raw(slot)[self.given :]
+            for place, values in zip(places, self._bytes, strict=True):
+                place[:] = values

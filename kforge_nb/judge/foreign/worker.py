@@ -24,7 +24,7 @@ class ForeignWorker(Worker):
 
     def __init__(self, start: dict[str, Any]) -> None:
         super().__init__(start)
-        import torch.utils.cpp_extension  # noqa: F401 - while files may still be read
+        import torch.utils.cpp_extension
 
         from kforge_nb.judge.foreign import loading, watching
 
@@ -33,6 +33,9 @@ class ForeignWorker(Worker):
         self._loading, self._watching = loading, watching
         self._extensions = loading.Extensions(self._told["libraries"])
         self._extensions.install()
+        if self._told["report"]:
+            with watching.OperatorLog():  # imports what it needs while that may still be done
+                torch.zeros(2).add(1)
         self._watch = watching.Watch()
         self._parameters: list[Any] = []
         self._timed_state = False

@@ -1,0 +1,134 @@
+"""Cheating Python candidates: what each does, the verdict that it gets, and why."""
+
+from __future__ import annotations
+
+import pytest
+from foreign_files import model
+
+from kforge_nb.judge.evaluation import Verdict
+
+NO_KERNEL = "no kernel of its own"
+CASES = {
+    "computes by torch alone": (
+        model("return self.right(x)"),
+        Verdict.WRAPPER, NO_KERNEL,
+    ),
+    "has torch.compile do it": (
+        model("return self.fast(x)", init="self.fast = torch.compile(self.right)"),
+        Verdict.WRAPPER, "torch.compile do the work",
+    ),
+    "keeps its first result": (
+        model(
+            """
+            if self.kept is None:
+                self.kept = self.right(x)
+            return self.kept
+            """,
+            init="self.kept = None",
+        ),
+        Verdict.WRONG, "outside its error budget",
+    ),
+    "replaces the clock in plain sight": (
+        model("return self.right(x)", before="time.perf_counter = lambda: 0.0"),
+        Verdict.SUSPICIOUS, "replaces time.perf_counter",
+    ),
+    "replaces the clock under another name": (
+        model(
+            "return self.right(x)",
+            before="for t in [time]: vars(t)['perf' + '_counter'] = lambda: 0.0",
+        ),
+        Verdict.SUSPICIOUS, "it replaced time.perf_counter",
+    ),
+    "replaces the synchronisation of the GPU": (
+        model(
+            "return self.right(x)",
+            before="for m in [torch.cuda]: vars(m)['synch' + 'ronize'] = lambda *a: None",
+        ),
+        Verdict.SUSPICIOUS, "it replaced torch.cuda.synchronize",
+    ),
+    "changes the default dtype": (
+        model("return self.right(x)", before="torch.set_default_dtype(torch.float16)"),
+        Verdict.SUSPICIOUS, "default dtype",
+    ),
+    "changes the default dtype while it is called": (
+        model(
+            """
+            vars(torch)["set_default" + "_dtype"](torch.float64)
+            return self.right(x)
+            """
+        ),
+        Verdict.SUSPICIOUS, "changed torch's default dtype",
+    ),
+    "reads the frames of its callers": (
+        model(
+            """
+            frame = sys._getframe(1)
+            return frame.f_locals["expected"]
+            """,
+            before="import sys",
+        ),
+        Verdict.SUSPICIOUS, "frames of its callers",
+    ),
+    "looks for the answer in what its process holds": (
+        model(
+            """
+            found = getattr(gc, "get_" + "objects")()
+            same = [t for t in found if type(t) is torch.Tensor and t.shape == x.shape]
+            return next(t for t in same if t.data_ptr() != x.data_ptr()).clone()
+            """,
+            before="import gc",
+        ),
+        (Verdict.WRONG, Verdict.CRASHED), "",
+    ),
+    "opens a socket": (
+        model(
+            """
+            getattr(torch, "os")
+            return self.right(x)
+            """,
+            before="import socket",
+        ),
+        Verdict.REFUSED, "imports socket",
+    ),
+    "returns half precision": (
+        model("return self.right(x).half()"),
+        Verdict.WRONG, "torch.float16",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_a_cheat_gets_its_verdict(name, judged):
+    """Each cheat ends at the verdict that tells what it is, with the reason in words."""
+    text, verdict, words = CASES[name]
+    found = judged(text)
+
+    wanted = verdict if isinstance(verdict, tuple) else (verdict,)
+    assert found.verdict in wanted, found.reason
+    assert words in found.reason
+    assert found.resources["host_code"] is True
+
+
+def test_a_result_kept_for_timed_calls_is_seen(judged):
+    """Honest while it is checked, and handing out an old result once it is timed: not let pass."""
+    text = model(
+        """
+        self.calls += 1
+        if self.calls > 40:
+            return self.kept
+        self.kept = torch.from_numpy(rms_silu(x.numpy(), self.weight.detach().numpy()))
+        return self.kept
+        """,
+        init="self.calls, self.kept = 0, None",
+        before=(
+            "import numpy as np\n"
+            "def rms_silu(x, w):\n"
+            "    v = x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * w\n"
+            "    with np.errstate(over='ignore', invalid='ignore'):\n"
+            "        return (v / (1 + np.exp(-v))).astype(np.float32)\n"
+        ),
+    )
+    found = judged(text)
+
+    assert found.verdict in (Verdict.SUSPICIOUS, Verdict.WRONG), found.reason
+    assert "when timed" in found.reason or "budget" in found.reason
