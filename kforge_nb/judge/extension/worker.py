@@ -83,15 +83,18 @@ class Worker:
 
     def load(self) -> int:
         """Give everything away, then load; returns the layers that hold."""
-        from kforge_nb.judge.extension import stage
-
         held = 0
         if self._start["sandboxed"]:
             limits(self._start, self._on_gpu)
             held = confine(self._start, self._memory.last_words, self._on_gpu)
-        kind = stage.DeviceStage if self._on_gpu else stage.HostStage
-        self._stage = kind(self.forward(), self._memory)
+        self._stage = self.stage_kind()(self.forward(), self._memory)
         return held
+
+    def stage_kind(self) -> Any:
+        """How the candidate is called."""
+        from kforge_nb.judge.extension import stage
+
+        return stage.DeviceStage if self._on_gpu else stage.HostStage
 
     def forward(self) -> Any:
         """Load the candidate: a function from the inputs to the outputs, both in order."""

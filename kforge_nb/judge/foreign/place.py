@@ -82,6 +82,7 @@ class ForeignPlace(ExtensionPlace):
         self._operators: dict[str, int] = {}
         self._loading: Loading | None = None
         self._first: ForeignCandidate | None = None
+        self._streamed = ""
 
     # ---- what is expected ------------------------------------------------------------------
 
@@ -188,7 +189,8 @@ class ForeignPlace(ExtensionPlace):
             raise RunnerFailed(Verdict.REFUSED, "it was not built")
         first = self._first is None
         made = ForeignCandidate(
-            target, timed, replace(self._loading, report=first), self._threads,
+            target, timed, replace(self._loading, report=first, streamed=bool(self._streamed)),
+            self._threads,
             Limits(call_seconds=limit, memory=MEMORY), self._weights, self._other,
             self._no_credit,
         )  # fmt: skip
@@ -204,7 +206,19 @@ class ForeignPlace(ExtensionPlace):
 
     def time(self, loaded: Any, *rest: Any) -> tuple[Session, dict[str, Any]]:
         """As ever, with what there is to say of the candidate."""
-        session, figures = self._place.time(loaded, *rest)
+        try:
+            session, figures = self._place.time(loaded, *rest)
+        except RunnerFailed as failed:
+            if failed.verdict is not Verdict.REFUSED or not self._device.startswith("cuda"):
+                raise
+            self._streamed = (
+                f"its calls were timed on a stream, with what the host needs between launches: "
+                f"{failed.reason}"
+            )
+            loaded.restart_streamed()
+            session, figures = self._place.time(loaded, *rest)
+        if self._streamed:
+            figures = {**figures, "timed_candidate": self._streamed}
         remarks = [*loaded.remarks]
         partly = credit.partly_torch(loaded.operators())
         more = {"remarks": remarks + ([partly] if partly else []), **figures}

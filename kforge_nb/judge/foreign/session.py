@@ -9,7 +9,7 @@ not punished). And credit: what a log of torch's operators shows to be torch's o
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -64,6 +64,7 @@ class Loading:
     launch: str = ""
     triton: bool = False
     report: bool = False
+    streamed: bool = False
 
     def told(self) -> dict[str, Any]:
         """For the worker's command line."""
@@ -77,6 +78,7 @@ class Loading:
                 "launch": self.launch,
                 "triton": self.triton,
                 "report": self.report,
+                "streamed": self.streamed,
             }
         }
 
@@ -171,6 +173,7 @@ class ForeignCandidate(IsolatedCandidate):
         super().__init__(target, timed, layout)
         self.said: dict[str, Any] = {}
         self.remarks: list[str] = []
+        self._again = (loading, threads, limits)
         self._reports = loading.report
         self._weights, self._other, self._no_credit = list(weights), other, no_credit
         try:
@@ -185,6 +188,14 @@ class ForeignCandidate(IsolatedCandidate):
             layout_of(self.target, self._in_layout, self._out_layout, self._timed)
         )
         return layers_held(self.runner.load_extension())
+
+    def restart_streamed(self) -> None:
+        """A new worker whose calls are made on a stream, on the same memory."""
+        loading, threads, limits = self._again
+        self.runner.close()
+        again = replace(loading, report=False, streamed=True)
+        self.runner = _runner(again, self.regions, self.target.device, threads, limits)
+        self.layers()
 
     def check(self, cases: Iterable[Case], stop_early: bool = True) -> Checked:
         """Every case, then credit, then the case with other weights, which is only told.

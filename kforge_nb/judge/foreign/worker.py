@@ -57,6 +57,14 @@ class ForeignWorker(Worker):
                 self._parameters = [named[name] for name in wanted]
         return self._callee
 
+    def stage_kind(self) -> Any:
+        """Without a graph where the judge has seen that none can hold its calls."""
+        if self._on_gpu and self._told["streamed"]:
+            from kforge_nb.judge.foreign.stage import StreamedStage
+
+            return StreamedStage
+        return super().stage_kind()
+
     def serve(self, op: int, a: int, b: int, payload: bytes) -> tuple[int, int]:
         """One command; weights are set outside of what is timed."""
         if op == ForeignOp.REPORT:
