@@ -25,7 +25,7 @@ from benchmarks.report import Row, add_json_option, make_report, measure_row, wr
 
 __all__ = ["HELD_OUT", "Verdict", "judge", "main", "scores"]
 
-HELD_OUT = 10_000
+HELD_OUT = 20_000
 """First of the seeds that figures are reported on."""
 
 BUDGET = 60

@@ -13,6 +13,7 @@ import os
 import re
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import lru_cache
 from typing import Any
 
 from kforge_nb.errors import BadInput, MissingTool
@@ -79,10 +80,10 @@ class Price:
         cached = min(max(usage.cached, 0), total)
         rates = self._rates(total)
         exact = (
-            (total - cached) * Fraction(str(rates.per_million_in))
-            + cached * Fraction(str(rates.per_million_cached))
-            + max(usage.tokens_out, 0) * Fraction(str(rates.per_million_out))
-        ) / 10**6 + Fraction(str(self.per_call))
+            (total - cached) * _exact(rates.per_million_in)
+            + cached * _exact(rates.per_million_cached)
+            + max(usage.tokens_out, 0) * _exact(rates.per_million_out)
+        ) / 10**6 + _exact(self.per_call)
         return math.ceil(exact * PICO)
 
     def most(self, tokens_in: int, tokens_out: int) -> int:
@@ -101,9 +102,15 @@ class Price:
         return max((r for r in (base, *self.tiers) if tokens_in > r.above), key=lambda r: r.above)
 
 
+@lru_cache(maxsize=256)
+def _exact(amount: float) -> Fraction:
+    """An amount as it is written in decimals."""
+    return Fraction(str(amount))
+
+
 def picodollars(amount: float, *, up: bool = True) -> int:
     """An amount in USD, as it is written in decimals, in whole picodollars."""
-    exact = Fraction(str(amount)) * PICO
+    exact = _exact(amount) * PICO
     return math.ceil(exact) if up else math.floor(exact)
 
 

@@ -38,6 +38,7 @@ class TargetState:
     headroom: float | None = None
     best: float = 1.0
     reached: float | None = None
+    last_gain: float | None = None
     attempts: int = 0
     gains: int = 0
     dry: int = 0
@@ -121,6 +122,7 @@ _UNKNOWN_HEADROOM = 1.5
 _UNKNOWN_START = 0.7  # a first correct candidate is slower than eager more often than not
 _NEAR = 1.05  # a best so close to the roofline is at it, as far as anyone can measure
 _STEP = 0.4  # part of the way to the roofline (of its logarithm) that a success is expected to make
+_AS_LAST = 1 / _STEP  # so the next success is taken to bring no more than the last one
 _FAR = 8  # successes that are looked ahead
 _PRIOR_WEIGHT = 4.0
 _DRY = 1.0
@@ -147,7 +149,10 @@ def _saved(state: TargetState) -> float:
     if roof <= best * _NEAR:
         return 0.0
     at = state.reached if state.reached is not None else _UNKNOWN_START
-    left = math.log(roof / max(at, best if state.best > 1.0 else 1e-3))
+    left = math.log(roof / at) if at < roof else 0.0
+    if state.last_gain is not None:
+        left = min(left, state.last_gain * _AS_LAST)
+    roof = at * math.exp(left)
     after = (roof * math.exp(-left * (1 - _STEP) ** n) for n in range(1, _FAR + 1))
     return max(max(1 / best - 1 / max(s, best), 0.0) / n for n, s in enumerate(after, 1))
 

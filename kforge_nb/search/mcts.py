@@ -46,9 +46,9 @@ class Limits:
     repairs: int = 2
     repair_depth: int = 2
     refusals: int = 3
-    exploration: float = 1.0
+    exploration: float = 0.8
     half_dry: float = 15.0
-    fade: float = 0.1
+    fade: float = 0.08
     failed: float = 0.35
     momentum: float = 1.1
     trust: float = 0.9

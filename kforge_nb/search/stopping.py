@@ -6,6 +6,7 @@ its edge.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -20,6 +21,7 @@ __all__ = [
     "best_share",
     "dry",
     "gains",
+    "last_gain",
     "reached",
     "run",
     "target",
@@ -33,12 +35,13 @@ class TargetRules:
     """Limits of one target's search.
 
     ``roofline``: share of the roofline at which a target is done. ``patience``: judged candidates
-    in a row without a new best after which it is given up. ``budget``: most candidates for this
+    in a row without a new best after which it is given up; None where the price of a call decides
+    that (:mod:`kforge_nb.search.paying`). ``budget``: most candidates for this
     one target; None for no limit of its own.
     """
 
     roofline: float = 0.9
-    patience: int = 12
+    patience: int | None = 12
     budget: int | None = None
 
 
@@ -117,7 +120,7 @@ def target(
         return f"the best candidate runs at {share:.0%} of the roofline"
     if rules.budget is not None and len(tree) + tree.root.pending >= rules.budget:
         return f"its {rules.budget} candidates are used up"
-    if dry(tree) >= rules.patience:
+    if rules.patience is not None and dry(tree) >= rules.patience:
         return f"{rules.patience} candidates in a row brought no new best"
     if mcts.exhausted(tree, limits):
         return "there is nothing more to try"
@@ -157,6 +160,16 @@ def gains(tree: Tree) -> int:
 def reached(tree: Tree) -> float | None:
     """Speed-up of the fastest correct candidate, be it slower than the original; None for none."""
     return max((s for s in map(_correct_speedup, _judged(tree)) if s), default=None)
+
+
+def last_gain(tree: Tree) -> float | None:
+    """Log speed-up of the latest new best over the one before it; None before there were two."""
+    best, found = 0.0, None
+    for speedup in map(_correct_speedup, _judged(tree)):
+        if best and speedup > best * _GAIN:
+            found = math.log(speedup / best)
+        best = max(best, speedup)
+    return found
 
 
 def _gain_flags(tree: Tree) -> list[bool]:
