@@ -16,7 +16,7 @@ from typing import Any
 from benchmarks.prompt_targets import TrialTarget, build_target
 from kforge_nb.candidates.candidate import Candidate
 from kforge_nb.candidates.plan import validate
-from kforge_nb.errors import ContractBreach
+from kforge_nb.errors import BadInput, ContractBreach
 from kforge_nb.judge import ruling
 from kforge_nb.judge.evaluation import Comparison, Evaluation, Verdict
 from kforge_nb.judge.stages import Stages
@@ -25,7 +25,7 @@ from kforge_nb.proposers.protocol import Attempt, Refusal, Request
 from kforge_nb.proposers.recipes import RecipeProposer
 from kforge_nb.targets.target import Target
 
-__all__ = ["H200", "Bench", "best_recipe", "compile_only", "facts_of", "opened"]
+__all__ = ["H200", "Bench", "best_recipe", "compile_only", "facts_of", "has_gpu", "opened"]
 
 ARCH = "sm_90"
 H200 = {"name": "NVIDIA H200", "arch": ARCH, "multiprocessors": 132, "bandwidth_gbs": 4260.0}
@@ -56,7 +56,12 @@ class Bench:
         return found
 
     def duel(self, ours: Candidate, theirs: Candidate) -> Comparison:
-        """Two correct C++ candidates against each other, interleaved, each in its own process."""
+        """Two correct candidates against each other: C++ interleaved, each in its own process.
+
+        On a GPU each is timed against eager, and the worst of both intervals counts.
+        """
+        if ours.language == "cuda":
+            return _through_eager(self.evaluate(ours), self.evaluate(theirs))
         bench, record = self.bench, Stages()
         first = bench._started(*bench._admit(ours, lambda: False, record))
         second = bench._started(*bench._admit(theirs, lambda: False, record))
@@ -71,11 +76,21 @@ class Bench:
         return ruling.comparison("recipe", session)
 
 
+def _through_eager(ours: Evaluation, theirs: Evaluation) -> Comparison:
+    one, two = ours.against("eager"), theirs.against("eager")
+    if one is None or two is None:
+        raise BadInput(f"they were not both timed: {ours.reason}; {theirs.reason}")
+    return Comparison(
+        "recipe", one.ratio / two.ratio, one.low / two.high, one.high / two.low,
+        min(one.n, two.n), one.ours_us, two.ours_us,
+    )  # fmt: skip
+
+
 def facts_of(entry: TrialTarget) -> dict[str, Any]:
     """Plain facts of the device that an entry's target is for."""
     from kforge_nb.run.devices import facts_for
 
-    if entry.kind == "cuda" and not _gpu():
+    if entry.kind == "cuda" and not has_gpu():
         return dict(H200)
     return facts_for("cuda:0" if entry.kind == "cuda" else "cpu")
 
@@ -87,7 +102,7 @@ def opened(entry: TrialTarget, threads: int) -> Iterator[Bench]:
     from kforge_nb.settings import Settings
 
     with TemporaryDirectory(prefix="kforge-trial-") as folder:
-        if entry.kind == "cuda" and not _gpu():
+        if entry.kind == "cuda" and not has_gpu():
             yield Bench(build_target(entry), None, Path(folder))
             return
         target = build_target(entry, "cuda:0" if entry.kind == "cuda" else None)
@@ -95,7 +110,8 @@ def opened(entry: TrialTarget, threads: int) -> Iterator[Bench]:
             yield Bench(target, judge.open(target), Path(folder))
 
 
-def _gpu() -> bool:
+def has_gpu() -> bool:
+    """Whether CUDA candidates can be judged here."""
     import torch
 
     return torch.cuda.is_available()

@@ -94,7 +94,7 @@ def _right(entry: Entry) -> bool:
 
 def _ends(entries: Iterable[Entry], duels: dict[str, Any]) -> list[Row]:
     """How many targets end near the best recipe or better, and how many are strictly faster."""
-    names = [n for n in _names(entries) if not n.startswith("cuda_")]
+    names = [n for n in _names(entries) if n in duels or not n.startswith("cuda_")]
     near = [n for n in names if n in duels and duels[n]["ratio"] >= NEAR]
     faster = [n for n in names if n in duels and duels[n]["low"] > 1.0]
     return [

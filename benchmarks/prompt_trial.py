@@ -29,7 +29,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from benchmarks.prompt_judging import Bench, best_recipe, facts_of, opened
+from benchmarks.prompt_judging import Bench, best_recipe, facts_of, has_gpu, opened
 from benchmarks.prompt_steps import attempts_of, best_of, next_step
 from benchmarks.prompt_table import report_of
 from benchmarks.prompt_targets import TRIAL, TrialTarget, build_target
@@ -212,7 +212,8 @@ def search_recipes(options: argparse.Namespace) -> int:
     """The best recipe of each target, kept with its figures."""
     known = _recipes(options.out)
     for entry in _chosen(options):
-        if entry.kind == "cuda" or (entry.name in known and not options.again):
+        judged = entry.kind == "cpu" or has_gpu()
+        if not judged or (entry.name in known and not options.again):
             continue
         with opened(entry, options.threads) as bench:
             best = best_recipe(bench, options.moves)
@@ -222,6 +223,7 @@ def search_recipes(options: argparse.Namespace) -> int:
             found = best.evaluation.against("eager")
             known[entry.name] = {
                 "eager_us": found.against_us if found else None,
+                "language": best.candidate.language,
                 "source": best.candidate.source,
                 "plan": plan_to_document(best.candidate.plan),
                 "origin": best.candidate.origin,
@@ -237,7 +239,7 @@ def run_duels(options: argparse.Namespace) -> int:
     said, recipes = _transcript(options), _recipes(options.out)
     duels = _read_json(options.out / "duels.json")
     for entry in _chosen(options):
-        if entry.name not in recipes:
+        if entry.name not in recipes or (entry.kind == "cuda" and not has_gpu()):
             continue
         with opened(entry, options.threads) as bench:
             best = best_of(attempts_of(bench.target, said.entries))
@@ -245,7 +247,7 @@ def run_duels(options: argparse.Namespace) -> int:
                 continue
             stored = recipes[entry.name]
             plan = plan_from_document(stored["plan"])
-            recipe = Candidate("cpp", stored["source"], plan)
+            recipe = Candidate(stored.get("language", "cpp"), stored["source"], plan)
             found = bench.duel(best.candidate, recipe)
             duels[entry.name] = {
                 "candidate": best.candidate.digest,
