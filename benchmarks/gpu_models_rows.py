@@ -41,7 +41,19 @@ def _search_rows(body: Body, name: str) -> list[Row]:
     return [
         measure_row(f"{name}: kernels installed", body["installed"], "kernels", model=name),
         measure_row(f"{name}: candidates judged", body["judged"], "candidates", model=name),
+        *_judging_rows(body, name),
     ]
+
+
+def _judging_rows(body: Body, name: str) -> Iterator[Row]:
+    """Where the judge's time goes: seconds of a candidate by step, the mean over all candidates."""
+    judged = [found["seconds"] for found in body.get("candidates", [])]
+    for step in dict.fromkeys(step for seconds in judged for step in seconds):
+        taken = [seconds[step] for seconds in judged if step in seconds]
+        mean = sum(taken) / len(taken)
+        low, high = min(taken), max(taken)
+        title = f"{name}: judge {step}"
+        yield measure_row(title, mean, "s", low=low, high=high, n=len(taken), model=name)
 
 
 def _ops_rows(body: Body, name: str) -> list[Row]:

@@ -5,6 +5,7 @@ The run's store stays in the state folder. A run that was broken off is gone on 
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -65,6 +66,17 @@ def _run(name: str, fn: Callable[[], Any], store: str, budget: Budget) -> Run:
     return run if run.state == "done" else kforge_nb.resume(name, fn, store=store).wait()
 
 
+def _candidate(run: Run, node: Body, targets: Mapping[int, Body]) -> Body:
+    """A judged candidate: its verdict, and the seconds that each step of the judge took."""
+    evaluation = run.record.store.node(run.record.id, node["id"])["evaluation"] or {}
+    return {
+        "target": targets[node["target"]]["name"],
+        **{key: node[key] for key in ("title", "verdict", "speedup", "created")},
+        "reason": (node["reason"] or "")[:200],
+        "seconds": {k: round(s, 2) for k, s in evaluation.get("seconds", {}).items()},
+    }
+
+
 def _found(run: Run) -> Body:
     """Targets with their decisions, and what the guard says of the whole model."""
     document = run.document
@@ -89,6 +101,7 @@ def _found(run: Run) -> Body:
         "device_us": document["workload"]["device_us"],
         "installed": sum(1 for d in decisions if d["installed"]),
         "judged": len(nodes),
+        "candidates": [_candidate(run, node, targets) for node in document["nodes"]],
         "decisions": decisions,
         "whole": document["whole"],
         "recommendation": document["recommendation"],

@@ -36,7 +36,11 @@ WARM_UPS = 4
 def all_sides(device: str, best: str) -> list[str]:
     """All sides that a device has, the most telling first; ``best`` is the guard's own rest."""
     rests = [r for r in RESTS if device.startswith("cuda") or "cudagraphs" not in r]
-    order = [r for r in dict.fromkeys([best, "eager", "cudagraphs", *rests]) if r in rests]
+    order = [
+        r
+        for r in dict.fromkeys([best, "eager", "inductor-cudagraphs", "cudagraphs", *rests])
+        if r in rests
+    ]
     modes = [m for m in MODES if device.startswith("cuda") or m != "reduce-overhead"]
     told = [f"{kind}-{rest}" for rest in order for kind in ("guarded", "empty")]
     return [EAGER, *told[:4], *modes[:2], *told[4:], *modes[2:]]
