@@ -29,7 +29,7 @@ def work():
             break
     view.finish({{**document, "state": "stopped", "state_reason": "stopped by you"}})
 
-view = open_view(document["details"].get, lambda name: name == "stop" and stopped.set())
+view = open_view(document["details"].get, lambda asked: asked["name"] == "stop" and stopped.set())
 view.display()
 threading.Thread(target=work, daemon=True).start()
 """
