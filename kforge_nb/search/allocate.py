@@ -26,10 +26,11 @@ class TargetState:
 
     ``share`` is its part of the workload's time before the search (0 … 1), ``headroom`` its time
     over its roofline time (1 and above; None where unknown), ``best`` the accepted speed-up so far
-    (1 while there is none). ``attempts`` counts judged candidates, ``gains`` those that were a new
-    best, ``dry`` those since the last new best, ``pending`` those under way. ``price`` is what one
-    more attempt costs, in any unit as long as it is the same for all. ``open`` says that the
-    search of this target may go on; ``action`` is what would be tried.
+    (1 while there is none), ``reached`` that of the fastest correct candidate, which may be slower
+    than the original (None: not known, or none is correct). ``attempts`` counts judged candidates,
+    ``gains`` those that were a new best, ``dry`` those since the last new best, ``pending`` those
+    under way. ``price`` is what one more attempt costs, in any unit as long as it is the same for
+    all. ``open`` says that the search of this target may go on; ``action`` is what would be tried.
     """
 
     index: int
@@ -38,7 +39,6 @@ class TargetState:
     headroom: float | None = None
     best: float = 1.0
     reached: float | None = None
-    last_gain: float | None = None
     attempts: int = 0
     gains: int = 0
     dry: int = 0
@@ -122,10 +122,8 @@ _UNKNOWN_HEADROOM = 1.5
 _UNKNOWN_START = 0.7  # a first correct candidate is slower than eager more often than not
 _NEAR = 1.05  # a best so close to the roofline is at it, as far as anyone can measure
 _STEP = 0.4  # part of the way to the roofline (of its logarithm) that a success is expected to make
-_AS_LAST = 1 / _STEP  # so the next success is taken to bring no more than the last one
 _FAR = 8  # successes that are looked ahead
-_PRIOR_WEIGHT = 4.0
-_DRY = 1.0
+_PRIOR_WEIGHT = 8.0
 
 
 def expected_gain(state: TargetState, rates: Rates) -> float:
@@ -137,7 +135,7 @@ def expected_gain(state: TargetState, rates: Rates) -> float:
     prior = rates.mean(state.family, state.action)
     # Attempts in vain since the last gain count twice, as do those whose end is not known yet:
     # what worked early says little about what is left.
-    tried = state.attempts + _DRY * state.dry + state.pending
+    tried = state.attempts + state.dry + state.pending
     chance = (_PRIOR_WEIGHT * prior + state.gains) / (_PRIOR_WEIGHT + max(tried, state.gains))
     return max(state.share, 0.0) * _saved(state) * chance
 
@@ -150,9 +148,6 @@ def _saved(state: TargetState) -> float:
         return 0.0
     at = state.reached if state.reached is not None else _UNKNOWN_START
     left = math.log(roof / at) if at < roof else 0.0
-    if state.last_gain is not None:
-        left = min(left, state.last_gain * _AS_LAST)
-    roof = at * math.exp(left)
     after = (roof * math.exp(-left * (1 - _STEP) ** n) for n in range(1, _FAR + 1))
     return max(max(1 / best - 1 / max(s, best), 0.0) / n for n, s in enumerate(after, 1))
 

@@ -6,7 +6,6 @@ its edge.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable
 from dataclasses import dataclass
 
@@ -21,7 +20,6 @@ __all__ = [
     "best_share",
     "dry",
     "gains",
-    "last_gain",
     "reached",
     "run",
     "target",
@@ -160,16 +158,6 @@ def gains(tree: Tree) -> int:
 def reached(tree: Tree) -> float | None:
     """Speed-up of the fastest correct candidate, be it slower than the original; None for none."""
     return max((s for s in map(_correct_speedup, _judged(tree)) if s), default=None)
-
-
-def last_gain(tree: Tree) -> float | None:
-    """Log speed-up of the latest new best over the one before it; None before there were two."""
-    best, found = 0.0, None
-    for speedup in map(_correct_speedup, _judged(tree)):
-        if best and speedup > best * _GAIN:
-            found = math.log(speedup / best)
-        best = max(best, speedup)
-    return found
 
 
 def _gain_flags(tree: Tree) -> list[bool]:

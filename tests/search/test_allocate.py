@@ -156,3 +156,15 @@ def test_saves_more_than_uniform_budgets():
     mine = sum(simulate(ours, s, 18) for s in seeds)
     theirs = sum(simulate(uniform, s, 18) for s in seeds)
     assert mine > 1.2 * theirs
+
+
+def test_a_slow_start_that_comes_closer_is_worth_more():
+    """Where nothing is won yet, the target whose best is nearer to the original goes first."""
+    near, far = state(0, reached=0.95, headroom=1.4), state(1, reached=0.4, headroom=1.4)
+    assert expected_gain(near, Rates()) > expected_gain(far, Rates()) > 0
+
+
+def test_a_best_at_the_roofline_has_nothing_left():
+    """A few percent below the roofline nobody can measure what is left."""
+    assert expected_gain(state(best=2.9), Rates()) == 0.0
+    assert expected_gain(state(best=2.7), Rates()) > 0.0

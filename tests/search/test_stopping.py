@@ -108,3 +108,16 @@ def test_exhausted_tree():
     assert stopping.target(tree) is None
     tree.refuse(second.id, exhausted=True)
     assert "nothing more to try" in stopping.target(tree)
+
+
+def test_coming_closer_to_the_original_is_a_gain():
+    """Candidates that are still slower, but faster than all before, are not in vain."""
+    tree = tree_of(0.4, None, 0.6, 0.9)
+    assert (stopping.gains(tree), stopping.dry(tree)) == (3, 0)
+    assert stopping.reached(tree) == pytest.approx(0.9)
+    assert stopping.reached(tree_of(None)) is None
+
+
+def test_no_patience_where_money_decides():
+    """Without patience no number of vain candidates ends a target."""
+    assert stopping.target(tree_of(*[None] * 50), TargetRules(patience=None)) is None
