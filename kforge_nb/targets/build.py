@@ -147,8 +147,9 @@ def _capture_graph(
         if not chosen:
             return
         try:
-            inputs = replay_inputs(chosen[0].flow, graph.example_inputs)
-            capture_inputs(graph.gm, inputs, chosen, keeper, graph.is_state)
+            flow = chosen[0].flow
+            inputs = replay_inputs(flow, graph.example_inputs)
+            capture_inputs(flow.gm, inputs, chosen, keeper, graph.is_state)
         except torch.OutOfMemoryError as error:
             if attempt:
                 first = str(error).strip().split(". ")[0]

@@ -27,19 +27,21 @@ _HANDS_BACK = {"dropout", "cast", "contiguous", "detach"}
 
 @dataclass(slots=True)
 class Dataflow:
-    """Facts about each node of ``nodes`` (position = place in the graph).
+    """Facts about each node of ``nodes`` (position = place in the graph of ``gm``).
 
     ``specs[i]`` is the TensorSpec where the node's value is one tensor of static size, else None.
     ``roots[i]`` are the storages that the value's tensors live in; ``creator[root]`` is the node
     that made the storage. ``mutated[i]`` are the storages that the node writes to. ``deps[i]`` are
     the positions that must come before i. ``aliases[i]`` says that the value shares the storage of
     an argument (a view, or an operator that handed its input back).
-    ``autocast[i]`` says that autocast changes what the node computes.
+    ``autocast[i]`` says that autocast changes what the node computes. ``source`` is the graph that
+    was asked about, of which ``gm`` may be another spelling.
     """
 
     nodes: list[fx.Node]
     index: dict[fx.Node, int]
     operators: list[Operator]
+    gm: fx.GraphModule
     specs: list[TensorSpec | None] = field(default_factory=list)
     roots: list[tuple[int, ...]] = field(default_factory=list)
     mutated: list[tuple[int, ...]] = field(default_factory=list)
@@ -47,6 +49,7 @@ class Dataflow:
     aliases: list[bool] = field(default_factory=list)
     autocast: list[bool] = field(default_factory=list)
     creator: dict[int, int] = field(default_factory=dict)
+    source: fx.GraphModule | None = None
 
     def stands_for(self, i: int) -> fx.Node | None:
         """The argument that node ``i`` hands back unchanged, or None if it computes or views.
@@ -80,7 +83,7 @@ def analyse(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> Dataflow:
     that strides and aliases are those of the kernels that run here, else on fake tensors.
     """
     nodes = list(gm.graph.nodes)
-    flow = Dataflow(nodes, {n: i for i, n in enumerate(nodes)}, [describe(n) for n in nodes])
+    flow = Dataflow(nodes, {n: i for i, n in enumerate(nodes)}, [describe(n) for n in nodes], gm)
     order = _Order(flow)
     for i, seen in enumerate(observe(gm, example_inputs, flow.operators)):
         for root in seen.roots:

@@ -10,6 +10,11 @@ from kforge_nb.targets.dataflow import Dataflow
 
 __all__ = ["family_of", "name_of", "worth_fusing"]
 
+_ALWAYS = {
+    "reduction", "row_norm", "channel_norm", "batch_norm", "costly", "pooling", "loss", "move",
+    "vendor",
+}  # fmt: skip
+"""Kinds that make a region worth a kernel. What regions hold of the last two was asked for."""
 _QUIET = {"cast", "contiguous", "clone", "detach", "dropout", "identity"}
 
 
@@ -31,6 +36,8 @@ def family_of(flow: Dataflow, nodes: Sequence[fx.Node], *, vendor: bool = False)
         return "rms_norm"
     if "batch_norm" in names:
         return "batch_norm"
+    if "conv1d" in names:
+        return "conv1d"
     if {"cat", "neg", "mul", "getitem"} <= names:
         return "rotary"
     return _by_kind(names, kinds)
@@ -73,6 +80,6 @@ def worth_fusing(flow: Dataflow, group: Sequence[int]) -> bool:
         return False
     passes = [i for i in group if not flow.aliases[i] or flow.mutated[i]]
     kinds = {flow.operators[i].kind for i in passes}
-    if kinds & {"reduction", "row_norm", "channel_norm", "batch_norm", "costly", "pooling", "loss"}:
+    if kinds & _ALWAYS:
         return True
     return len(passes) >= 2

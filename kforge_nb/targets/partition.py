@@ -15,6 +15,7 @@ from typing import Any
 from torch import fx
 
 from kforge_nb.errors import BadInput
+from kforge_nb.targets.biases import split_biases
 from kforge_nb.targets.dataflow import Dataflow, analyse
 from kforge_nb.targets.family import family_of, name_of, worth_fusing
 from kforge_nb.targets.fingerprint import fingerprint
@@ -113,10 +114,13 @@ def cut(
     ``granularity``: ``op`` (each operator alone), ``module`` (the body of the largest module
     instances without a vendor op) or ``region`` (fusible groups). ``vendor`` adds each vendor op
     (linear, matmul, convolution, attention, embedding) as a cut of its own, marked so. Raises
-    BadInput for another granularity.
+    BadInput for another granularity. The nodes are those of ``flow.gm``, a copy of ``gm`` in which
+    biases of convolutions are additions (see :mod:`kforge_nb.targets.biases`), or ``gm`` itself.
     """
-    flow = analyse(gm, example_inputs)
-    if granularity == "region":
+    regions = granularity == "region"
+    flow = analyse(split_biases(gm) if regions else gm, example_inputs)
+    flow.source = gm
+    if regions:
         groups = find_regions(flow, Schedule(flow.deps))
     elif granularity == "module":
         groups = find_modules(flow)
@@ -126,7 +130,12 @@ def cut(
         raise BadInput(f"granularity is {granularity!r}; choose op, module or region")
     cuts = [made for group in groups for made in _finish(flow, group, granularity)]
     if vendor:
-        singles = ([i] for i, op in enumerate(flow.operators) if op.kind == "vendor")
+        taken = {node for made in cuts for node in made.nodes}
+        singles = (
+            [i]
+            for i, op in enumerate(flow.operators)
+            if op.kind == "vendor" and flow.nodes[i] not in taken
+        )
         cuts += [c for s in singles if (c := _make(flow, s, granularity, vendor=True))]
     return sorted(cuts, key=lambda c: flow.index[c.nodes[0]])
 

@@ -1,20 +1,19 @@
 """Region granularity: grow fusible groups along the graph, the larger whole first.
 
 One pass in graph order. A node joins the groups of its arguments where one row domain holds both
-and the schedule allows it; a rotary embedding is recognised as a pattern first, because its slices
-and concatenation would otherwise end the row. So is an unrolled recurrence, which is a group as it
-stands and which nothing joins.
+and the schedule allows it. Patterns are recognised first, because their slices and concatenations
+would otherwise end the row: rotary embeddings, which the norm in front of them joins, and causal
+convolutions of single channels. An unrolled recurrence is a group as it stands; nothing joins it.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
-
 from torch import fx
 
+from kforge_nb.targets.biases import bias_of
 from kforge_nb.targets.dataflow import Dataflow
 from kforge_nb.targets.domain import Domain, join, piece_of
+from kforge_nb.targets.patterns import is_alone, patterns
 from kforge_nb.targets.recurrences import find_recurrences
 from kforge_nb.targets.schedule import Schedule
 
@@ -37,7 +36,7 @@ class _Grower:
         self.schedule = schedule
         self.domains: dict[int, Domain] = {}
         self.alone: list[list[int]] = []
-        self.preset = _rotaries(flow)
+        self.preset, self.bases = patterns(flow)
         self.preset_group: dict[int, int] = {}
         self.whole = {group[0]: group for group in find_recurrences(flow)}
 
@@ -71,11 +70,14 @@ class _Grower:
         self.preset_group[pattern] = i
         self.domains.pop(i, None)
         self.domains[group] = domain
+        base = self.bases.get(i)
+        if base is not None and self.schedule.group_of.get(base) in self.domains:
+            self._try(i, group, domain, base)
 
     def _place(self, i: int) -> None:
         flow = self.flow
         piece = piece_of(flow, i)
-        if flow.operators[i].kind in ("pooling", "loss") and flow.specs[i] is not None:
+        if is_alone(flow, i):
             self.alone.append([i])
         if piece is None:
             return
@@ -85,6 +87,7 @@ class _Grower:
         group, domain = i, piece
         self.domains[i] = piece
         if flow.operators[i].kind == "channel_norm":
+            self._take_bias(i, domain)
             return
         for candidate in self._neighbours(i, owner):
             grown = self._try(i, group, domain, candidate)
@@ -92,6 +95,17 @@ class _Grower:
                 group, domain = grown
         if owner is not None and i not in self._group(flow.creator[owner]):
             self.domains.pop(group)
+
+    def _take_bias(self, i: int, domain: Domain) -> None:
+        """A channel norm adds the bias of the convolution before it, where only it needs the sum.
+
+        Anything more in front of it would be computed in each of its passes over memory.
+        """
+        first = self.flow.nodes[i].args[0] if self.flow.nodes[i].args else None
+        if isinstance(first, fx.Node) and bias_of(first) is not None and len(first.users) == 1:
+            at = self.flow.index[first]
+            if self._group(at) == [at]:
+                self._try(i, i, domain, at)
 
     def _owner(self, i: int) -> int | None:
         """The storage that node ``i`` writes to, if a grown group made it."""
@@ -149,79 +163,3 @@ class _Grower:
             for node in self.schedule.members[group]
             for user in self.flow.nodes[node].users
         )
-
-
-def _rotaries(flow: Dataflow) -> dict[int, tuple[int, Domain]]:
-    """Nodes of each ``x * cos + rotate_half(x) * sin``: position -> (pattern, domain)."""
-    found: dict[int, tuple[int, Domain]] = {}
-    for i, node in enumerate(flow.nodes):
-        if flow.operators[i].name != "cat":
-            continue
-        nodes = _rotary_at(flow, node)
-        spec = flow.specs[i]
-        if nodes is None or spec is None or flow.autocast[i]:
-            continue
-        at = {flow.index[n] for n in nodes}
-        if not at & found.keys():
-            found.update(dict.fromkeys(at, (i, Domain(spec.shape, 1))))
-    return found
-
-
-def _rotary_at(flow: Dataflow, cat: fx.Node) -> list[fx.Node] | None:
-    parts = cat.args[0] if cat.args else cat.kwargs.get("tensors")
-    if not isinstance(parts, Sequence) or len(parts) != 2:
-        return None
-    negated, plain = parts
-    if not isinstance(negated, fx.Node) or not isinstance(plain, fx.Node):
-        return None
-    if flow.operators[flow.index[negated]].name != "neg":
-        return None
-    half = negated.args[0]
-    base = _sliced(flow, half)
-    if base is None or _sliced(flow, plain) is not base or not isinstance(half, fx.Node):
-        return None
-    if flow.specs[flow.index[base]] is None or not _same_shape(flow, base, cat):
-        return None
-    inner = [half, plain, negated, cat]
-    if not all(user in inner for n in (half, plain, negated) for user in n.users):
-        return None
-    return _with_products(flow, base, cat, inner)
-
-
-def _with_products(
-    flow: Dataflow, base: fx.Node, cat: fx.Node, inner: list[fx.Node]
-) -> list[fx.Node] | None:
-    """Add ``cat * sin``, ``base * cos`` and their sum, where each is used only there."""
-    times_sin = _only_user(flow, cat, "mul")
-    total = _only_user(flow, times_sin, "add") if times_sin is not None else None
-    if total is None or times_sin is None or flow.mutated[flow.index[total]]:
-        return None
-    for other in total.all_input_nodes:
-        is_product = flow.operators[flow.index[other]].name == "mul" and other is not times_sin
-        if is_product and base in other.all_input_nodes and len(other.users) == 1:
-            return [*inner, other, times_sin, total]
-    return None
-
-
-def _only_user(flow: Dataflow, node: fx.Node, name: str) -> fx.Node | None:
-    if len(node.users) != 1:
-        return None
-    user = next(iter(node.users))
-    return user if flow.operators[flow.index[user]].name == name else None
-
-
-def _sliced(flow: Dataflow, node: Any) -> fx.Node | None:
-    """What ``node`` is a slice (or one chunk) of."""
-    if not isinstance(node, fx.Node) or flow.operators[flow.index[node]].name != "getitem":
-        return None
-    source = node.args[0]
-    if not isinstance(source, fx.Node):
-        return None
-    if flow.operators[flow.index[source]].name in ("chunk", "split", "tensor_split"):
-        return None
-    return source
-
-
-def _same_shape(flow: Dataflow, one: fx.Node, other: fx.Node) -> bool:
-    a, b = flow.specs[flow.index[one]], flow.specs[flow.index[other]]
-    return a is not None and b is not None and a.shape == b.shape

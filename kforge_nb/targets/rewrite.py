@@ -12,6 +12,7 @@ import torch
 from torch import fx
 
 from kforge_nb.errors import BadInput
+from kforge_nb.targets.biases import bias_of, fold, without_bias
 from kforge_nb.targets.dataflow import Dataflow
 from kforge_nb.targets.partition import Cut
 from kforge_nb.targets.schedule import contracted_order
@@ -51,7 +52,7 @@ def replace(
 def _check(gm: fx.GraphModule, swaps: Sequence[Replacement], flow: Dataflow | None) -> None:
     seen: set[fx.Node] = set()
     for swap in swaps:
-        if swap.cut.flow is not flow or swap.cut.nodes[0].graph is not gm.graph:
+        if flow is None or swap.cut.flow is not flow or flow.source is not gm:
             raise BadInput("a cut belongs to another graph; cut the graph that is to be rewritten")
         if not seen.isdisjoint(swap.cut.nodes):
             raise BadInput(f"two cuts overlap at {swap.cut.nodes[0].name}; keep one of them")
@@ -70,12 +71,22 @@ class _Writer:
         self.modules: dict[str, torch.nn.Module] = {}
 
     def write(self) -> fx.GraphModule:
-        for kind, at in self._plan():
-            if kind == "node":
-                node = self.nodes[at]
-                self.env[node] = self.graph.node_copy(node, self.env.__getitem__)
-            else:
+        plan = self._plan()
+        whole = [
+            split for kind, at in plan if kind == "node" and (split := bias_of(self.nodes[at]))
+        ]
+        taken_back = {part for split in whole for part in (split.conv, split.view)}
+        for kind, at in plan:
+            if kind == "cut":
                 self._call(at)
+                continue
+            node = self.nodes[at]
+            if node in taken_back:
+                continue
+            if bias_of(node) is not None:
+                self.env[node] = fold(self.graph, node, self.env)
+            else:
+                self.env[node] = self.graph.node_copy(node, self.env.__getitem__)
         self.graph.lint()
         used = [str(n.target) for n in self.graph.nodes if n.op in ("get_attr", "call_module")]
         root = {
@@ -134,6 +145,8 @@ class _Writer:
         args: tuple[Any, ...] = (inputs, *swap.extra) if swap.packed else (*inputs, *swap.extra)
         if isinstance(swap.target, torch.nn.Module):
             name = f"kforge_{at}"
+            while hasattr(self.gm, name):  # of a rewrite before this one
+                name += "_"
             self.modules[name] = swap.target
             result = self.graph.create_node("call_module", name, args)
         else:
@@ -141,7 +154,7 @@ class _Writer:
         result.meta["kforge"] = swap.cut.fingerprint
         for place, output in enumerate(swap.cut.outputs):
             item = self.graph.call_function(operator.getitem, (result, place))
-            item.meta = dict(output.meta)
+            item.meta = without_bias(output.meta)
             self.env[output] = item
 
 

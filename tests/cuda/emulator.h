@@ -60,6 +60,13 @@ static float __shfl_xor_sync(unsigned, float x, int o) {
   sync_warp();
   return y;
 }
+static float __shfl_sync(unsigned, float x, int lane) {
+  exchanged[current] = x;
+  sync_warp();
+  const float y = exchanged[current / 32 * 32 + lane % 32];
+  sync_warp();
+  return y;
+}
 static void __nanosleep(unsigned) { hand_on(); }
 static void __threadfence() {}
 static int atomicAdd(int* p, int x) { return (*p += x) - x; }

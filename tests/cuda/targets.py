@@ -139,6 +139,19 @@ GENERATED: dict[str, tuple[Callable[..., Any], Callable[[], list[torch.Tensor]]]
         lambda x: F.max_pool2d(x, 3, 2, 1),
         lambda: [randn(2, 24, 9, 14).to(memory_format=torch.channels_last)],
     ),
+    "bias-group-norm": (
+        lambda x, c, w, b: F.silu(F.group_norm(x + c, 4, w, b, 1e-6)),
+        lambda: [
+            randn(2, 16, 9, 8),
+            randn(1, 16, 1, 1, seed=3),
+            randn(16, seed=1),
+            randn(16, seed=2),
+        ],
+    ),
+    "bias-residual": (
+        lambda x, c, y: (y + (x + c)) / 1.0,
+        lambda: [randn(2, 16, 9, 8), randn(1, 16, 1, 1, seed=3), randn(2, 16, 9, 8, seed=1)],
+    ),
     "large-group-norm": (
         lambda x, w, b: F.silu(F.group_norm(x, 4, w, b, 1e-6)),
         lambda: [randn(2, 16, 24, 16), randn(16, seed=1), randn(16, seed=2)],

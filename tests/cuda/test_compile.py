@@ -34,6 +34,7 @@ FAMILIES = {
     "adaptive-pool": "pooling", "gated-residual": "pointwise", "embedding": "embedding",
     "embedding-scale": "embedding", "conv1d": "conv1d", "conv1d-dilated": "conv1d",
     "causal-conv1d": "conv1d", "causal-conv1d-turned": "conv1d", "max-pool-last": "pooling",
+    "bias-group-norm": "group_norm",
     "cat-heads": "generated", "pad": "generated", "decay": "generated",
 }  # fmt: skip
 

@@ -66,6 +66,8 @@ def small() -> tuple[Target, list[torch.Tensor]]:
     [
         {"lanes": 4, "columns": 2, "warps": 2, "tokens": 2, "tile": 8},
         {"lanes": 8, "columns": 4, "tokens": 1},
+        {"lanes": 8, "columns": 2, "tokens": 4},
+        {"lanes": 4, "columns": 1, "tokens": 4, "tile": 8},
         {"lanes": 8, "columns": 2, "warps": 1, "tokens": 8, "tile": 32},
         {"lanes": 4, "columns": 4, "warps": 8, "tokens": 8, "tile": 8},
     ],
@@ -92,6 +94,7 @@ def test_the_judge_s_input_sets(cache: Path) -> None:
         for i, (expected, got) in enumerate(zip(case.expected, found, strict=True)):
             assert check_output(expected, got, f"out{i}", case.name).wrong is None
     inputs[0][0, 5, 1, 3] = float("nan")
+    candidate = family.emit(match, {**default_params(family, match), "lanes": 8, "columns": 2})
     found = run_emulated(candidate, on_cuda(target), inputs, cache)
     places = found[match.facts["answer"]].isnan().nonzero()[:, 1:3].unique(dim=0).tolist()
     assert places == [[5, 1]]

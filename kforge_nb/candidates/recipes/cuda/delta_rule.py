@@ -53,14 +53,14 @@ class CudaDeltaRule:
         """Threads a column, columns a thread, warps a block, tokens at once, tokens a tile."""
         rule = _known(match)
         keys, values = rule.shapes.key_size, rule.shapes.value_size
-        lanes = [n for n in _best_first(rule) if keys % (4 * n) == 0]
-        lanes = [n for n in lanes if _deals(n, keys, values)]
+        one = rule.shapes.length == 1
+        lanes = [n for n in ([8, 16, 32, 4] if one else [16, 8, 4, 32]) if _deals(n, keys, values)]
         return {
             "lanes": lanes,
-            "columns": [1, 2, 4] if rule.shapes.length > 1 else [4, 1, 2],
-            "warps": [4, 2, 8, 1],
-            "tokens": [4, 2, 8, 1] if rule.shapes.length > 1 else [1],
-            "tile": [16, 32, 8] if rule.shapes.length > 1 else [1],
+            "columns": [4, 2, 1],
+            "warps": _warps(rule),
+            "tokens": [1] if one else [4, 2, 8, 1],
+            "tile": [1] if one else [16, 32, 8],
         }
 
     def emit(self, match: Match, params: Params) -> Candidate:
@@ -149,12 +149,11 @@ def _deals(lanes: int, keys: int, values: int) -> bool:
     return keys % (4 * lanes) == 0 and keys // lanes <= _MOST_STATE and values % (32 // lanes) == 0
 
 
-def _best_first(rule: DeltaRule) -> list[int]:
-    """Threads a column: few where there are columns enough to fill a device."""
-    if rule.shapes.length == 1:
-        return [16, 8, 32, 4]
-    columns = rule.shapes.batch * rule.shapes.heads * rule.shapes.value_size
-    return [8, 4, 16, 32] if columns >= 2048 else [16, 8, 32, 4]
+def _warps(rule: DeltaRule) -> list[int]:
+    """Warps a block, as many as leave a block for each multiprocessor."""
+    shapes = rule.shapes
+    columns = shapes.batch * shapes.heads * shapes.value_size
+    return [4, 8, 2, 1] if columns >= 2**12 or shapes.length == 1 else [2, 1, 4, 8]
 
 
 def _fitted(rule: DeltaRule, params: Params) -> Params:

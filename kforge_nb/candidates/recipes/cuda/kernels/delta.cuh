@@ -7,7 +7,9 @@
 static constexpr int THREADS = WARPS * 32, TEAMS = 32 / LANES, BC = WARPS * TEAMS * COLS;
 static constexpr int KS = KD / LANES, GROUPS = TILE / C;
 static constexpr int SIDE = KD / 4 < 8 ? KD / 4 : 8;  // threads that share a row of a tile
-static constexpr int NOTES = 2 * C * C + 3 * C;       // numbers that a group of tokens needs
+static constexpr int NOTES = 2 * C * C + 3 * C;            // numbers that a group of tokens needs
+static constexpr bool KEPT = C * KS <= 64;                 // keys stay in registers for the update
+static constexpr bool DEALT = C > 1 && LANES == C * COLS;  // a lane settles one token of one column
 static constexpr int NK = (TILE * KD / V + THREADS - 1) / THREADS;
 static constexpr int NV = (TILE * BC / V + THREADS - 1) / THREADS;
 
@@ -76,97 +78,109 @@ KF_INLINE void arrive(const Room& r, const Coming& c) {
   if (threadIdx.x < TILE) r.gate[threadIdx.x] = expf(c.gate), r.beta[threadIdx.x] = c.beta;
 }
 
-KF_INLINE float dot(const float* x, const float* y, int lane) {
-  float s = 0.0f;
-#pragma unroll
-  for (int i = 0; i < KD / 4 / SIDE; ++i) {
-    float a[4], b[4];
-    four(x + 4 * (i * SIDE + lane), a), four(y + 4 * (i * SIDE + lane), b);
-#pragma unroll
-    for (int e = 0; e < 4; ++e) s += a[e] * b[e];
-  }
-  return in_warp<Sum, SIDE>(s);
-}
-
 // Queries and keys to unit length, queries scaled. Teams without a row go along for the shuffles.
 KF_INLINE void normalise(const Room& r) {
   const int lane = threadIdx.x % SIDE;
-  for (int at = 0; at < 2 * TILE; at += THREADS / SIDE) {
+  for (int at = 0; at < TILE; at += THREADS / SIDE) {
     const int row = at + threadIdx.x / SIDE;
-    const bool live = row < 2 * TILE;
-    float* const p = r.q + (live ? row : 0) * KD;  // the keys' rows follow the queries'
-    float unit = 1.0f;
-    if constexpr (NORM) unit = rsqrtf(dot(p, p, lane) + EPS);
-    if (row < TILE) unit *= SCALE;
+    const bool live = row < TILE;
+    float *const q = r.q + (live ? row : 0) * KD, *const k = r.k + (live ? row : 0) * KD;
+    float qq[KD / SIDE], kk[KD / SIDE], by_q = 0.0f, by_k = 0.0f;
+#pragma unroll
+    for (int i = 0; i < KD / SIDE; i += 4) {
+      float a[4], b[4];
+      four(q + SIDE * i + 4 * lane, a), four(k + SIDE * i + 4 * lane, b);
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        qq[i + e] = a[e], kk[i + e] = b[e];
+        by_q += a[e] * a[e], by_k += b[e] * b[e];
+      }
+    }
+    if constexpr (NORM) {
+      by_q = rsqrtf(in_warp<Sum, SIDE>(by_q) + EPS) * SCALE;
+      by_k = rsqrtf(in_warp<Sum, SIDE>(by_k) + EPS);
+    } else {
+      by_q = SCALE, by_k = 1.0f;
+    }
     if (!live) continue;
 #pragma unroll
-    for (int i = 0; i < KD / 4 / SIDE; ++i)
-#pragma unroll
-      for (int e = 0; e < 4; ++e) p[4 * (i * SIDE + lane) + e] *= unit;
+    for (int i = 0; i < KD / SIDE; ++i) {
+      const int place = i / 4 * 4 * SIDE + 4 * lane + i % 4;
+      q[place] = qq[i] * by_q, k[place] = kk[i] * by_k;
+    }
   }
 }
 
 // Notes of a group: C x C products of keys, C x C of queries with keys, both with the decay between
-// the tokens; the decay up to each token; from each token to the end; the strengths.
+// the tokens; the decay up to each token; from each token to the end; the strengths. A team works
+// on one token and its products with all of its group.
 KF_INLINE void take_notes(const Room& r) {
   const int lane = threadIdx.x % SIDE;
-  for (int at = 0; at < GROUPS * 2 * C * C; at += THREADS / SIDE) {
-    const int item = at + threadIdx.x / SIDE, pair = item % (2 * C * C);
-    const bool live = item < GROUPS * 2 * C * C;
-    const int t0 = live ? item / (2 * C * C) * C : 0;
-    const int c = pair % (C * C) / C, j = pair % C;
-    const float x = dot((pair < C * C ? r.k : r.q) + (t0 + c) * KD, r.k + (t0 + j) * KD, lane);
+  for (int at = 0; at < TILE; at += THREADS / SIDE) {
+    const bool live = at + threadIdx.x / SIDE < TILE;
+    const int row = live ? at + threadIdx.x / SIDE : 0, first = row / C * C, c = row % C;
+    float keys[C], queries[C];
+#pragma unroll
+    for (int j = 0; j < C; ++j) keys[j] = queries[j] = 0.0f;
+#pragma unroll
+    for (int i = 0; i < KD / SIDE; i += 4) {
+      float k[4], q[4];
+      four(r.k + row * KD + SIDE * i + 4 * lane, k), four(r.q + row * KD + SIDE * i + 4 * lane, q);
+#pragma unroll
+      for (int j = 0; j < C; ++j) {
+        float x[4];
+        four(r.k + (first + j) * KD + SIDE * i + 4 * lane, x);
+#pragma unroll
+        for (int e = 0; e < 4; ++e) keys[j] += k[e] * x[e], queries[j] += q[e] * x[e];
+      }
+    }
+#pragma unroll
+    for (int j = 0; j < C; ++j) {
+      keys[j] = in_warp<Sum, SIDE>(keys[j]);
+      queries[j] = in_warp<Sum, SIDE>(queries[j]);
+    }
     if (!live || lane != 0) continue;
-    float decay = 1.0f;
-    for (int m = j + 1; m <= c; ++m) decay *= r.gate[t0 + m];
-    r.notes[t0 / C * NOTES + pair] = j <= c ? decay * x : 0.0f;
-  }
-  for (int i = threadIdx.x; i < TILE; i += THREADS) {
-    float* const own = r.notes + i / C * NOTES + 2 * C * C;
-    float before = 1.0f, behind = 1.0f;
-    for (int m = i / C * C; m <= i; ++m) before *= r.gate[m];
-    for (int m = i + 1; m < i / C * C + C; ++m) behind *= r.gate[m];
-    own[i % C] = before, own[C + i % C] = behind, own[2 * C + i % C] = r.beta[i];
+    float* const notes = r.notes + row / C * NOTES;
+    float decay = 1.0f, behind = 1.0f;
+#pragma unroll
+    for (int j = C - 1; j >= 0; --j) {
+      const float gate = r.gate[first + j];
+      if (j <= c) {
+        notes[c * C + j] = decay * keys[j], notes[C * C + c * C + j] = decay * queries[j];
+        decay *= gate;
+      } else {
+        behind *= gate;
+      }
+    }
+    float* const own = notes + 2 * C * C + c;
+    own[0] = decay, own[C] = behind, own[2 * C] = r.beta[row];
   }
 }
 
-// C tokens: answers to ``out``, and the state after them.
-KF_INLINE void step(const Room& r, int group, float (&s)[COLS][KS], int lane, int column, TO* out,
-                    int t0) {
-  const float *const q = r.q + group * C * KD, *const k = r.k + group * C * KD;
+// Sums over LANES threads of N values, dealt out: a lane ends with the N / LANES values of its number.
+template <int N, int O> KF_INLINE void deal(float* v, int lane) {
+  if constexpr (O > 0) {
+    const bool upper = lane & O;
+#pragma unroll
+    for (int k = 0; k < N / 2; ++k) {
+      const float mine = upper ? v[k + N / 2] : v[k], other = upper ? v[k] : v[k + N / 2];
+      v[k] = mine + __shfl_xor_sync(0xffffffffu, other, O);
+    }
+    deal<N / 2, O / 2>(v, lane);
+  }
+}
+
+// What each token changes in each column, from dot products (keys and queries with the state) that
+// all lanes hold; answers are written on the way.
+KF_INLINE void settle(const Room& r, int group, const float (&dots)[2 * C * COLS],
+                      float (&d)[C][COLS], int lane, int column, TO* out, int t0) {
   const float* const notes = r.notes + group * NOTES;
-  float a[C][COLS], b[C][COLS], d[C][COLS];
-#pragma unroll
-  for (int c = 0; c < C; ++c)
-#pragma unroll
-    for (int x = 0; x < COLS; ++x) a[c][x] = b[c][x] = 0.0f;
-#pragma unroll
-  for (int i = 0; i < KS / 4; ++i)
-#pragma unroll
-    for (int c = 0; c < C; ++c) {
-      float kk[4], qq[4];
-      four(k + c * KD + 4 * (i * LANES + lane), kk), four(q + c * KD + 4 * (i * LANES + lane), qq);
-#pragma unroll
-      for (int x = 0; x < COLS; ++x)
-#pragma unroll
-        for (int e = 0; e < 4; ++e) {
-          a[c][x] += kk[e] * s[x][4 * i + e];
-          b[c][x] += qq[e] * s[x][4 * i + e];
-        }
-    }
-#pragma unroll
-  for (int c = 0; c < C; ++c)
-#pragma unroll
-    for (int x = 0; x < COLS; ++x) {
-      a[c][x] = in_warp<Sum, LANES>(a[c][x]);
-      b[c][x] = in_warp<Sum, LANES>(b[c][x]);
-    }
 #pragma unroll
   for (int c = 0; c < C; ++c) {
     const float before = notes[2 * C * C + c], beta = notes[2 * C * C + 2 * C + c];
 #pragma unroll
     for (int x = 0; x < COLS; ++x) {
-      float seen = before * a[c][x], told = before * b[c][x];
+      float seen = before * dots[2 * (x * C + c)], told = before * dots[2 * (x * C + c) + 1];
 #pragma unroll
       for (int j = 0; j < c; ++j) seen += notes[c * C + j] * d[j][x];
       d[c][x] = beta * (r.v[(group * C + c) * BC + column + x] - seen);
@@ -176,17 +190,77 @@ KF_INLINE void step(const Room& r, int group, float (&s)[COLS][KS], int lane, in
         put(out + (int64_t)(t0 + group * C + c) * OT + (column + x) * OD, told);
     }
   }
-  const float decay = notes[2 * C * C + C - 1];
 #pragma unroll
   for (int c = 0; c < C; ++c)
 #pragma unroll
     for (int x = 0; x < COLS; ++x) d[c][x] *= notes[2 * C * C + C + c];
+}
+
+// The same where a lane holds the two dot products of one token with one column.
+KF_INLINE void settle_dealt(const Room& r, int group, float seen, float told,
+                            float (&d)[C][COLS], int lane, int column, TO* out, int t0) {
+  const float* const notes = r.notes + group * NOTES;
+  const int x = lane / C, c = lane % C, t = group * C + c, base = threadIdx.x % 32 - lane;
+  const float before = notes[2 * C * C + c], beta = notes[2 * C * C + 2 * C + c];
+  const float value = r.v[t * BC + column + x];
+  seen *= before, told *= before;
+#pragma unroll
+  for (int j = 0; j < C; ++j) {
+    const float own = beta * (value - seen);
+    const float change = __shfl_sync(0xffffffffu, own, base + x * C + j);
+    if (j < c) seen += notes[c * C + j] * change;
+    if (j <= c) told += notes[C * C + c * C + j] * change;
+  }
+  if (t0 + t < LEN) put(out + (int64_t)(t0 + t) * OT + (column + x) * OD, told);
+  const float last = beta * (value - seen) * notes[2 * C * C + C + c];
+#pragma unroll
+  for (int i = 0; i < C * COLS; ++i) d[i % C][i / C] = __shfl_sync(0xffffffffu, last, base + i);
+}
+
+// C tokens: answers to ``out``, and the state after them.
+KF_INLINE void step(const Room& r, int group, float (&s)[COLS][KS], int lane, int column, TO* out,
+                    int t0) {
+  const float *const q = r.q + group * C * KD, *const k = r.k + group * C * KD;
+  float dots[2 * C * COLS], d[C][COLS], kept[KEPT ? C : 1][KEPT ? KS : 1];
+#pragma unroll
+  for (int i = 0; i < 2 * C * COLS; ++i) dots[i] = 0.0f;
+#pragma unroll
+  for (int i = 0; i < KS / 4; ++i)
+#pragma unroll
+    for (int c = 0; c < C; ++c) {
+      float kk[4], qq[4];
+      four(k + c * KD + 4 * (i * LANES + lane), kk), four(q + c * KD + 4 * (i * LANES + lane), qq);
+      if constexpr (KEPT)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) kept[c][4 * i + e] = kk[e];
+#pragma unroll
+      for (int x = 0; x < COLS; ++x)
+#pragma unroll
+        for (int e = 0; e < 4; ++e) {
+          dots[2 * (x * C + c)] += kk[e] * s[x][4 * i + e];
+          dots[2 * (x * C + c) + 1] += qq[e] * s[x][4 * i + e];
+        }
+    }
+  if constexpr (DEALT) {
+    deal<2 * C * COLS, LANES / 2>(dots, lane);
+    settle_dealt(r, group, dots[0], dots[1], d, lane, column, out, t0);
+  } else {
+#pragma unroll
+    for (int i = 0; i < 2 * C * COLS; ++i) dots[i] = in_warp<Sum, LANES>(dots[i]);
+    settle(r, group, dots, d, lane, column, out, t0);
+  }
+  const float decay = r.notes[group * NOTES + 2 * C * C + C - 1];
 #pragma unroll
   for (int i = 0; i < KS / 4; ++i)
 #pragma unroll
     for (int c = 0; c < C; ++c) {
       float kk[4];
-      four(k + c * KD + 4 * (i * LANES + lane), kk);
+      if constexpr (KEPT) {
+#pragma unroll
+        for (int e = 0; e < 4; ++e) kk[e] = kept[c][4 * i + e];
+      } else {
+        four(k + c * KD + 4 * (i * LANES + lane), kk);
+      }
 #pragma unroll
       for (int x = 0; x < COLS; ++x)
 #pragma unroll

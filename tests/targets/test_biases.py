@@ -1,0 +1,102 @@
+"""Biases of convolutions go into the region behind them, and back where no kernel takes them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from kforge_nb.targets import biases
+from kforge_nb.targets.build import find_targets
+from kforge_nb.targets.partition import cut
+from kforge_nb.targets.rewrite import replace
+from kforge_nb.targets.target import TensorSpec
+from kforge_nb.workload.capture import capture_graphs, watch
+
+
+class Block(nn.Module):
+    """As in an image decoder: norm behind one convolution, a residual behind the other."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Conv2d(8, 16, 3, padding=1)
+        self.second = nn.Conv2d(16, 8, 3, padding=1)
+        self.last = nn.Conv2d(8, 3, 1)
+        self.norm = nn.GroupNorm(4, 16)
+
+    def forward(self, x: Any) -> Any:
+        h = nn.functional.silu(self.norm(self.first(x)))
+        return self.last((x + self.second(h)) / 1.0)
+
+
+@pytest.fixture
+def split(monkeypatch):
+    """Biases are split on the CPU as on a GPU."""
+    monkeypatch.setattr(biases, "DEVICES", ("cuda", "cpu"))
+
+
+def convolutions(gm: Any) -> list[Any]:
+    """The biases of the convolutions of a graph, None where there is none, in order."""
+    nodes = [n for n in gm.graph.nodes if n.op == "call_function" and n.target is torch.conv2d]
+    return [n.kwargs.get("bias", n.args[2] if len(n.args) > 2 else None) for n in nodes]
+
+
+def test_norm_and_residual_take_the_bias_before_them(captured, split):
+    """The norm's cut and the residual's begin with the convolution's bare answer and the bias."""
+    graph = captured(Block(), torch.randn(1, 8, 6, 6))
+    norm, residual = cut(graph.gm, graph.example_inputs)
+    assert (norm.name, residual.name) == ("add·group_norm·silu", "add·div")
+    assert [s.shape for s in norm.input_specs[:2]] == [(1, 16, 6, 6), (1, 16, 1, 1)]
+    assert len(residual.inputs) == 3
+
+
+def test_taken_biases_leave_the_convolution_and_others_stay(captured, split):
+    """A replaced region computes the same; a convolution before no region keeps its bias."""
+    graph = captured(Block(), torch.randn(1, 8, 6, 6))
+    cuts = cut(graph.gm, graph.example_inputs)
+    expected = graph.gm(*graph.example_inputs)[0]
+    for chosen, bare in ((cuts, [True, True, False]), (cuts[1:], [False, True, False])):
+        rewritten = replace(graph.gm, [(c, c.to_graph()) for c in chosen])
+        assert [b is None for b in convolutions(rewritten)] == bare
+        torch.testing.assert_close(rewritten(*graph.example_inputs)[0], expected)
+
+
+def test_a_rewritten_graph_can_be_cut_again(captured, split):
+    """What stood for a split bias once does not do so in the graph that comes out."""
+    graph = captured(Block(), torch.randn(1, 8, 6, 6))
+    cuts = cut(graph.gm, graph.example_inputs)
+    once = replace(graph.gm, [(cuts[1], cuts[1].to_graph())])
+    again = cut(once, graph.example_inputs)
+    assert again[0].fingerprint == cuts[0].fingerprint
+    twice = replace(once, [(c, c.to_graph()) for c in again])
+    expected = graph.gm(*graph.example_inputs)[0]
+    torch.testing.assert_close(twice(*graph.example_inputs)[0], expected)
+
+
+def test_without_a_choice_nothing_changes(captured, split):
+    """No replacement: the same bits, and convolutions with their biases."""
+    graph = captured(Block(), torch.randn(1, 8, 6, 6))
+    only = [c for c in cut(graph.gm, graph.example_inputs) if c.family == "none of them"]
+    rewritten = replace(graph.gm, only)
+    assert torch.equal(rewritten(*graph.example_inputs)[0], graph.gm(*graph.example_inputs)[0])
+    assert None not in convolutions(rewritten)
+
+
+def test_captured_inputs_are_bare_answers(split):
+    """A target with a bias gets the convolution's answer without it, and the bias by itself."""
+    model, x = Block(), torch.randn(1, 8, 6, 6)
+    with torch.no_grad():
+        norm = find_targets(capture_graphs(watch(lambda: model(x))))[0]
+        bare = nn.functional.conv2d(x, model.first.weight, padding=1)
+    (inputs,) = norm.captured.sets()
+    torch.testing.assert_close(inputs[0], bare)
+    assert torch.equal(inputs[1].reshape(-1), model.first.bias)
+    assert tuple(TensorSpec.of(t) for t in inputs) == norm.inputs
+
+
+def test_on_a_cpu_convolutions_stay_whole(captured):
+    """Libraries for the CPU add a bias on the way: nothing to gain there."""
+    graph = captured(Block(), torch.randn(1, 8, 6, 6))
+    assert cut(graph.gm, graph.example_inputs)[0].flow.gm is graph.gm
