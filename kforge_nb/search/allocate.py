@@ -120,6 +120,7 @@ class Rates:
 
 _UNKNOWN_HEADROOM = 1.5
 _UNKNOWN_START = 0.7  # a first correct candidate is slower than eager more often than not
+_SLOWEST = 0.01  # slower than that is as far off as anything
 _NEAR = 1.05  # a best so close to the roofline is at it, as far as anyone can measure
 _STEP = 0.4  # part of the way to the roofline (of its logarithm) that a success is expected to make
 _FAR = 8  # successes that are looked ahead
@@ -147,6 +148,7 @@ def _saved(state: TargetState) -> float:
     if roof <= best * _NEAR:
         return 0.0
     at = state.reached if state.reached is not None else _UNKNOWN_START
+    at = max(at, best) if best > 1.0 else max(at, _SLOWEST)
     left = math.log(roof / at) if at < roof else 0.0
     after = (roof * math.exp(-left * (1 - _STEP) ** n) for n in range(1, _FAR + 1))
     return max(max(1 / best - 1 / max(s, best), 0.0) / n for n, s in enumerate(after, 1))

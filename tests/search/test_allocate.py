@@ -168,3 +168,10 @@ def test_a_best_at_the_roofline_has_nothing_left():
     """A few percent below the roofline nobody can measure what is left."""
     assert expected_gain(state(best=2.9), Rates()) == 0.0
     assert expected_gain(state(best=2.7), Rates()) > 0.0
+
+
+def test_what_is_accepted_counts_as_reached():
+    """Where only the accepted best is known, the next success starts from it."""
+    known = expected_gain(state(best=2.0, reached=2.0), Rates())
+    assert expected_gain(state(best=2.0), Rates()) == known > 0
+    assert expected_gain(state(reached=0.0), Rates()) >= 0.0
