@@ -18,6 +18,7 @@ from typing import Literal
 
 from kforge_nb.compilers.cpp import OBJECT_NAME, CompileFailed, preprocess
 from kforge_nb.judge.elf import Library, read_library
+from kforge_nb.judge.instructions import foreign_instructions
 
 __all__ = [
     "ALLOWED_HEADERS",
@@ -83,6 +84,15 @@ _CONTROL = re.compile(
     r"_xrstors?\w*|__builtin_aarch64_set_fpc?s?r\w*|__arm_wsr\w*|fesetround|fesetenv|feupdateenv|"
     r"feholdexcept|feenableexcept)\b"
 )
+_CALLER = re.compile(r"\b(__builtin_\w*(?:return_addr|frame_address)\w*|_Unwind_\w+|backtrace)\b")
+_LINKER = re.compile(
+    r"\b(_GLOBAL_OFFSET_TABLE_|_DYNAMIC|__dso_handle|__bss_start|_edata|__executable_start|"
+    r"__ehdr_start|__TMC_END__|_PROCEDURE_LINKAGE_TABLE_)\b"
+)
+_COUNTER = re.compile(
+    r"\b(__builtin_ia32_rd(?:tscp?|pmc|rand\w*|seed\w*)|__builtin_read(?:cycle|steady)counter|"
+    r"_*rdtscp?|_*rdpmc|_rdrand\w*|_rdseed\w*)\b"
+)
 _THREAD_LOCAL = re.compile(r"\b(thread_local|__thread|threadprivate)\b")
 _ATTRIBUTE = re.compile(
     r"\b_*(constructor|destructor|ifunc|section|weak|alias|cleanup|init_priority)_*\s*(?:\(|\))"
@@ -102,6 +112,9 @@ _PRAGMA = re.compile(
     r"#[ \t]*pragma[ \t]+(\w+)|_Pragma\s*\(\s*\"\s*(\w+)", re.MULTILINE
 )  # fmt: skip
 _PRAGMAS = frozenset({"omp", "GCC", "clang", "unroll", "once", "ivdep", "STDC"})
+_GCC = re.compile(
+    r"\s*(optimize|target|push_options|pop_options|ivdep|unroll|diagnostic|novector)\b"
+)
 _PASTING = re.compile(r"##")
 
 _IMPORTS = re.compile(
@@ -176,6 +189,11 @@ def inspect_library(path: Path, entry: str) -> list[Finding]:
     own = path.with_name(OBJECT_NAME)
     if findings and _holds_runtime(library) and own.exists():
         findings = [*_own_code(read_library(own)), *_needs(library)]
+    code = own if own.exists() else path
+    findings += [
+        Finding("breach", f"{why} (the instruction {name})")
+        for name, why in foreign_instructions(code).items()
+    ]
     if entry not in library.defines:
         findings.append(Finding("breach", f"the library does not define {entry}"))
     return gravest_first(findings)
@@ -256,8 +274,11 @@ def _directives(text: str) -> Iterable[Finding]:
         yield Finding("breach", f"uses #{match[1]}", _line(text, match.start()))
     for match in _PRAGMA.finditer(text):
         name = match[1] or match[2]
+        line = _line(text, match.start())
         if name not in _PRAGMAS:
-            yield Finding("suspicion", f"uses #pragma {name}", _line(text, match.start()))
+            yield Finding("suspicion", f"uses #pragma {name}", line)
+        elif name == "GCC" and not _GCC.match(text[match.end() : match.end() + 80]):
+            yield Finding("suspicion", "uses a #pragma GCC that no kernel needs", line)
     if re.search(r"\?\?[=/'()!<>-]", text):
         yield Finding("suspicion", "uses trigraphs")
 
@@ -291,6 +312,9 @@ _PATTERNS: tuple[tuple[re.Pattern[str], Kind, str], ...] = (
     (_CONTROL, "breach", "changes how the whole thread computes"),
     (_THREAD_LOCAL, "breach", "keeps thread-local state"),
     (_ATTRIBUTE, "breach", "uses an attribute that runs, places or replaces code"),
+    (_CALLER, "breach", "looks for its caller"),
+    (_LINKER, "breach", "uses a name of the linker's"),
+    (_COUNTER, "breach", "reads a clock or draws random numbers"),
     (_OBJECT, "breach", "uses files, threads, printing or random numbers"),
     (_LIBRARIES, "library", "calls a library"),
 )

@@ -167,6 +167,27 @@ def test_results_kept_in_device_memory_are_caught_when_timed(bench, monkeypatch)
     assert "wrong when timed" in found.reason
 
 
+def test_constant_memory_that_is_written_to_is_of_no_use(bench):
+    """A __constant__ table written through its address outlives a call; its sums are stale."""
+    head = "__constant__ float kept[8192] = {1.0f};\n"
+    before = """
+    float* store = (float*)(unsigned long long)(const void*)kept;
+    asm volatile("" : "+l"(store));
+    const float old = *(volatile float*)(store + ROW);
+    if (old > 1e30f) {
+      const float k0 = old * 1e-31f;
+      for (int i = threadIdx.x; i < c; i += 256)
+        y[(long long)ROW * c + i] = x[(long long)ROW * c + i] * k0 * w[i];
+      return;
+    }
+    """
+    after = "if (threadIdx.x == 0) *(volatile float*)(store + ROW) = k * 1e31f;"
+    found = bench.evaluate(kernel(before=before, after=after, head=head))
+    assert not found.correct, found.reason
+    assert "cache" not in found.reason
+    print(found.verdict, found.reason)
+
+
 def test_scratch_does_not_remember(bench):
     """What a call leaves in its scratch is gone at the next one."""
     source = kernel(
