@@ -9,20 +9,24 @@ money. Exits with 1 otherwise.
 
 The rows of each model stand beside it, with what uniform budgets themselves need to get there, how
 often ours does, and what ours has spent and saved when it stops; so does a second record of the
-models, which has few targets of like size and therefore little to allocate.
+models, which has few targets of like size and therefore little to allocate. With ``--runs`` the
+candidates of real runs are played as well, in an order of each seed.
 """
 
 from __future__ import annotations
 
 import argparse
+import json
 import math
 import random
 import statistics
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 from benchmarks.policies import tree_search
+from benchmarks.recorded_runs import from_document
 from benchmarks.report import Row, add_json_option, make_report, measure_row, write_report
 from benchmarks.search import interval
 from benchmarks.spenders import Attempt, Recorded, ours, uniform, usage_of
@@ -150,6 +154,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.allocation", description=__doc__)
     parser.add_argument("--seeds", type=int, default=50, help="seeds of each workload")
     parser.add_argument("--first", type=int, default=HELD_OUT, help="the first of them")
+    parser.add_argument("--runs", type=Path, nargs="*", default=[], help="run documents to play")
     add_json_option(parser)
     options = parser.parse_args(arguments)
     seeds = range(options.first, options.first + options.seeds)
@@ -157,6 +162,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     rows = [pooled(source, found) for source in ("paper", "profile")]
     for workload, outcomes in found.items():
         rows += rows_of(f"{workload.model} ({workload.source})", outcomes)
+    for path in options.runs:
+        document = json.loads(path.read_text())
+        played = [compare(from_document(document, seed)) for seed in seeds]
+        rows += rows_of(path.name, [o for o in played if o is not None])
     missed = [str(r["name"]) for r in rows if r.get("ok") is False]
     notes = [
         f"seeds {seeds.start} to {seeds.stop - 1}; seeds in which uniform budgets save nothing "

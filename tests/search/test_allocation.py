@@ -1,10 +1,12 @@
 """Is the allocation worth it? The benchmark, small; and that it can fail."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from benchmarks import allocation, spenders
+from benchmarks.recorded_runs import from_document
 from benchmarks.workloads import WORKLOADS, draw_targets
 
 SEED = 700
@@ -69,3 +71,20 @@ def test_reports_and_status(tmp_path, monkeypatch):
     assert status == (0 if report["rows"][0]["ok"] else 1)
     assert all(r["low"] <= r["value"] <= r["high"] for r in report["rows"])
     assert {"p10", "p90", "reached"} <= set(report["rows"][2])
+
+
+def test_real_runs_are_played_in_another_order():
+    """Each seed plays all of a run's candidates, parents first, and ends where the run ended."""
+    fixture = Path(__file__).parents[1] / "store" / "fixtures" / "example.kforge.json"
+    document = json.loads(fixture.read_text())
+    ends = set()
+    orders = set()
+    for seed in range(6):
+        records = from_document(document, seed)
+        assert sum(len(r.attempts) for r in records) == len(document["nodes"])
+        ends.add(round(spenders.uniform(records).saved[-1], 9))
+        orders.add(tuple(a.evaluation.reason for a in records[0].attempts))
+        outcome = allocation.compare(records)
+        assert 0 < outcome.ours <= 1
+    assert len(ends) == 1
+    assert len(orders) > 1
