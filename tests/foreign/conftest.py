@@ -50,6 +50,7 @@ def judged(judge, reference, tmp_path, monkeypatch):
     from kforge_nb.judge.timing import Plan
 
     monkeypatch.setattr(bench, "CONFIRM", Plan(seconds=0.3, narrow=0.5, pairs=10, probes=2))
+    monkeypatch.setattr(bench, "MOST_PROCESSES", 1)  # each imports torch
 
     def run(text: str, name: str = "candidate.py"):
         path = tmp_path / name
