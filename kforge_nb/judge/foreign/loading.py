@@ -177,7 +177,7 @@ def load_callee(
         if function is None:
             raise Unfit("it binds no launch")
         return Callee(function, layout, _wants_state(function, layout)), None
-    module = _execute(start["text"])
+    module = _execute(start["text"], start["source"])
     if kind == "model":
         torch.manual_seed(layout["seed"])
         made = getattr(module, start["entry"])(*decode(layout["init"], dtype=_dtype))
@@ -199,12 +199,12 @@ def _function(
     return getattr(built[0][0], built[0][1])
 
 
-def _execute(text: str) -> ModuleType:
-    name = "kforge_foreign"
-    module = ModuleType(name)
-    filename = f"<{name}>"
+def _execute(text: str, filename: str) -> ModuleType:
+    """The file's module; its name is that of the copy that the judge made of it."""
+    module = ModuleType("kforge_foreign")
+    module.__file__ = filename
     linecache.cache[filename] = (len(text), None, text.splitlines(True), filename)
-    sys.modules[name] = module
+    sys.modules["kforge_foreign"] = module
     exec(compile(text, filename, "exec"), module.__dict__)  # noqa: S102 - what this process is for
     return module
 

@@ -29,6 +29,7 @@ from kforge_nb.judge.foreign.session import (
     wanted_builds,
 )
 from kforge_nb.judge.foreign.steady import SteadyInputs
+from kforge_nb.judge.foreign.triton_build import compile_triton
 from kforge_nb.judge.foreign.watching import OperatorLog
 from kforge_nb.judge.place import Compiled
 from kforge_nb.judge.runner_handle import Limits, RunnerFailed
@@ -76,6 +77,7 @@ class ForeignPlace(ExtensionPlace):
         super().__init__(place, device, threads)
         self._file = file
         self._layout = reference.layout
+        self._target = reference.target
         self._folder = folder
         self._weights: list[torch.Tensor] = []
         self._other: Case | None = None
@@ -145,6 +147,11 @@ class ForeignPlace(ExtensionPlace):
             loading = replace(loading, libraries={"launch": built}, launch="launch")
         elif file.builds:
             loading = self._inline(loading, resources, log)
+        if file.triton and self._device.startswith("cuda"):
+            loading = replace(loading, cache=str(self._folder / "triton"))
+            log.append(
+                compile_triton(loading, self._target, self._folder, self._threads, self.stop)
+            )
         self._loading = loading
         return Compiled(source, "\n".join(log), resources)
 

@@ -65,6 +65,7 @@ class Loading:
     triton: bool = False
     report: bool = False
     streamed: bool = False
+    cache: str = ""
 
     def told(self) -> dict[str, Any]:
         """For the worker's command line."""
@@ -79,13 +80,15 @@ class Loading:
                 "triton": self.triton,
                 "report": self.report,
                 "streamed": self.streamed,
+                "cache": self.cache,
             }
         }
 
     @property
     def files(self) -> tuple[str, ...]:
         """What the worker may go on reading."""
-        return tuple(f"r{path}" for path in (str(self.source), *self.libraries.values()))
+        paths = (str(self.source), *self.libraries.values(), self.cache)
+        return tuple(f"r{path}" for path in paths if path)
 
 
 class _Foreign:

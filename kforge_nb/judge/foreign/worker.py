@@ -7,6 +7,7 @@ honest candidate; no verdict that matters rests on it alone.
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import Any
@@ -33,6 +34,11 @@ class ForeignWorker(Worker):
         self._loading, self._watching = loading, watching
         self._extensions = loading.Extensions(self._told["libraries"])
         self._extensions.install()
+        if self._told["cache"]:
+            os.environ["TRITON_CACHE_DIR"] = self._told["cache"]
+            from kforge_nb.judge.foreign.triton_probe import probe
+
+            probe(self._memory.device)
         if self._told["report"]:
             with watching.OperatorLog():  # imports what it needs while that may still be done
                 torch.zeros(2).add(1)
