@@ -96,8 +96,8 @@ def why_not_recorded(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> str:
         return "its sizes change from call to call, and a CUDA graph has fixed ones"
     if any(_own_weight(gm, node) for node in gm.graph.nodes):
         return (
-            "its weights are not among its inputs, where a recording sees them move "
-            "(torch._dynamo.config.inline_inbuilt_nn_modules is off)"
+            "its weights are not among its inputs, where a recording would see them move (is "
+            "torch._dynamo.config.inline_inbuilt_nn_modules off?)"
         )
     devices = {str(value.device) for value in example_inputs}
     for node in gm.graph.nodes:
@@ -112,7 +112,7 @@ def why_not_recorded(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> str:
 
 
 def _own_weight(gm: fx.GraphModule, node: fx.Node) -> bool:
-    """Whether a node reads a weight that the graph itself holds, by itself or in a module."""
+    """Whether a node reads a tensor that the graph itself holds, by itself or in a module."""
     if node.op == "call_module":
         return True
     if node.op != "get_attr":
@@ -120,10 +120,7 @@ def _own_weight(gm: fx.GraphModule, node: fx.Node) -> bool:
     value: Any = gm
     for part in str(node.target).split("."):
         value = getattr(value, part, None)
-    inlined = getattr(torch._dynamo.config, "inline_inbuilt_nn_modules", True)
-    return isinstance(value, torch.nn.Parameter) or (
-        isinstance(value, torch.Tensor) and not inlined
-    )
+    return isinstance(value, torch.Tensor)
 
 
 class Replay:
