@@ -54,7 +54,7 @@ PRAGMA
     float sum = 0.0f;
 #pragma omp simd reduction(+ : sum)
     for (int64_t i = 0; i < c; ++i) sum += a[i] * a[i];
-    const float scale = 1.0f / std::sqrt(sum / float(c) + 1e-6f);
+    const float scale = float(1.0 / std::sqrt(double(sum) / double(c) + 1e-6));
 SIMD
     for (int64_t i = 0; i < c; ++i) {
       const float v = a[i] * scale * w[i];
