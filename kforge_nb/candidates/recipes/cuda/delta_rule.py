@@ -11,7 +11,12 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kforge_nb.candidates.recipes.cuda import emit
-from kforge_nb.candidates.recipes.families.delta_rule import DeltaRule, dtype_of, read_delta_rule
+from kforge_nb.candidates.recipes.families.delta_reader import (
+    DeltaRule,
+    dtype_of,
+    read_delta_rule,
+    strides_of,
+)
 from kforge_nb.candidates.recipes.families.rowcode import CTYPES, literal
 from kforge_nb.candidates.recipes.family import Match, Params
 
@@ -21,11 +26,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CudaDeltaRule", "families"]
 
-_LETTERS = {
-    "q": "QN QT QH QD", "k": "KN KT KH KE", "v": "VN VT VH VE", "decay": "GN GT GH",
-    "beta": "BN BT BH", "state": "SN SH SK SE", "out": "ON OT OH OD", "last": "EN EH EK EE",
-}  # fmt: skip
-"""Names of the strides of each part in ``delta.cuh``."""
 _TYPES = {"q": "TQ", "k": "TK", "v": "TV", "decay": "TG", "beta": "TB", "out": "TO"}
 _MOST_STATE = 128
 """Registers a thread may give to its part of the state."""
@@ -87,9 +87,7 @@ class CudaDeltaRule:
             "BEGINS": ("int", _held(parts.get("state"), made["columns"])),
             "ENDS": ("int", _held(parts.get("last"), made["columns"])),
         }
-        for part, letters in _LETTERS.items():
-            strides = parts[part].stride if part in parts else (0, 0, 0, 0)
-            constants |= {n: ("int64_t", s) for n, s in zip(letters.split(), strides, strict=True)}
+        constants |= strides_of(parts)
         constants["EPS"] = ("float", literal(rule.epsilon or 0.0))
         constants["SCALE"] = ("float", literal(rule.scale))
         types = "\n".join(f"using {t} = {_ctype(parts[part])};" for part, t in _TYPES.items())

@@ -20,11 +20,21 @@ def tuned_families() -> tuple[Family, ...]:
         activation,
         batch_norm,
         cross_entropy,
+        delta_rule,
         group_norm,
         pooling,
         rotary,
         rownorm,
     )
 
-    modules = (cross_entropy, pooling, rotary, group_norm, batch_norm, rownorm, activation)
+    modules = (
+        delta_rule,
+        cross_entropy,
+        pooling,
+        rotary,
+        group_norm,
+        batch_norm,
+        rownorm,
+        activation,
+    )
     return tuple(family for module in modules for family in module.families())
