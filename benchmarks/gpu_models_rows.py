@@ -62,7 +62,7 @@ def _ops_rows(body: Body, name: str) -> list[Row]:
         kept = ("fingerprint", "family", "variant", "calls", "share", "kernel", "problem")
         more = {"model": name, **{key: found[key] for key in kept}}
         for other, against in (("eager", "eager"), ("compile", "max_autotune")):
-            if other in found:
+            if other in found and (found["kernel"] or other != "eager"):
                 title = f"{name}: op {found['name']}"
                 rows.append({"name": title, "against": against, **found[other], **more})
     return rows
