@@ -21,7 +21,7 @@ import numpy as np
 import torch
 
 from kforge_nb.judge.baseline import BaselineWorker
-from kforge_nb.judge.process import Child, cpu_seconds, thread_seconds
+from kforge_nb.judge.process import Child, cpu_seconds
 from kforge_nb.judge.protocol import HELD_CALLS
 from kforge_nb.judge.runner_handle import Runner
 from kforge_nb.judge.slots import TimedInputs
@@ -300,16 +300,16 @@ def _pair(
     for index in order:
         side = (ours, against)[index]
         time.sleep(SETTLE_SECONDS)
-        idle = thread_seconds(ours.child.pid)
+        idle = cpu_seconds(ours.child.pid)
         side.batch(first + calls, pace.lead(index))  # on other slots
-        before = thread_seconds(ours.child.pid)
+        before = cpu_seconds(ours.child.pid)
         wall = side.batch(first, calls)
-        after = thread_seconds(ours.child.pid)
+        after = cpu_seconds(ours.child.pid)
         seconds[index] = max(wall - pace.costs[index], 0.02 * wall) / calls
         if side is ours:
             used.add(after - before, wall)
             time.sleep(SETTLE_SECONDS)  # it has answered: what it still does is hidden work
-            idle, after, wall = after, thread_seconds(ours.child.pid), SETTLE_SECONDS
+            idle, after, wall = after, cpu_seconds(ours.child.pid), SETTLE_SECONDS
             _maybe_probe(inputs, session, first, ours.kept, source, fetch, plan)
         session.hidden += max(0.0, after - idle)
         session.watched += wall

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import random
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -161,3 +163,53 @@ def test_a_calibration_under_load_makes_nothing_impossible():
     """Speeds that were measured on a busy machine do not turn honest kernels suspicious."""
     busy = Calibration("cpu", "", 0.5, {1 << 16: 1.0, 1 << 28: 0.5})
     assert floor_seconds(_target(), 64 << 20, busy) < moved_bytes(_target()) / 25e9
+
+
+LATE = """
+import sys, time
+while sys.stdin.buffer.read(1):
+    sys.stdout.buffer.write(b"x")
+    sys.stdout.buffer.flush()
+    end = time.process_time() + 1.5e-3
+    while time.process_time() < end: pass
+"""
+
+
+class _Late(_Side):
+    """A process that answers at once and works afterwards."""
+
+    def __init__(self, process: subprocess.Popen[bytes]) -> None:
+        super().__init__(1e-3, 0.02, 3)
+        self.child = process
+        self.process = process
+
+    def batch(self, first: int, calls: int) -> float:
+        self.process.stdin.write(b"x")
+        self.process.stdout.read(1)
+        return super().batch(first, calls)
+
+
+def test_work_after_the_answer_is_seen(inputs):
+    """The settling time is nobody's: who computes in it has answered too early."""
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
+    with subprocess.Popen([sys.executable, "-c", LATE], **pipes) as process:
+        late = _session(inputs, _Late(process), _Side(2e-3, 0.02, 4))
+        process.stdin.close()
+    prompt = _session(inputs, _Side(1e-3, 0.02, 3), _Side(2e-3, 0.02, 4))
+    assert late.hidden > 10 * 1e-3
+    assert prompt.hidden < late.hidden / 2
+
+
+def test_a_handful_of_slow_pairs_is_ruled_by_what_was_seen():
+    """Never accepted; slower only if every pair was far slower; no figure that is infinite."""
+    for factor, verdict in (
+        (0.1, Verdict.SLOWER),
+        (0.8, Verdict.UNDECIDED),
+        (9, Verdict.UNDECIDED),
+    ):
+        session = Session(ours=[1.0] * 3, against=[factor] * 3)
+        found = merged("eager", [session])
+        ruled = rule(_target(), found, [session], 0.0)
+        assert ruled.verdict is verdict, ruled.reason
+        assert 0 < found.low <= found.high < 100
+        assert "seen" in ruled.reason

@@ -27,6 +27,21 @@ _PLAIN_HEADER = re.compile(r"<(?!/)[\w+-]+(?:[./][\w+-]+)*>\s*")
 _READS_FILES = re.compile(r"\b(incbin)\b")
 _ATTRIBUTE = re.compile(r"\b_*(constructor|destructor|ifunc)_*\s*(?:\(|\))")
 
+_STREAMS = re.compile(
+    r"\b(getStreamFromPool|cudaStreamCreate\w*|setCurrentCUDAStream|CUDAStreamGuard|"
+    r"CUDAMultiStreamGuard|cuStreamCreate\w*|cudaStreamPerThread)\b"
+)
+_THREADS = re.compile(r"\b(std\s*::\s*(?:thread|jthread|async)|pthread_create|at::launch)\b")
+_SETTINGS = re.compile(
+    r"\b(globalContext|setDeterministic\w*|set_num_threads|manual_seed|cudaDeviceSetLimit|"
+    r"cudaCtxResetPersistingL2Cache|accessPolicyWindow|cudaDeviceReset|cudaProfiler\w+)\b"
+)
+_INTERPRETER = re.compile(r"\b(Py(?:Run|Eval|Import|Object|GILState)_\w+|pybind11|py)\s*(?:::|\()")
+_STATE = re.compile(
+    r"\b((?:static|thread_local)\s+(?!inline\b|const\b|constexpr\b)(?:std|at|torch|c10)\s*::\s*"
+    r"\w+[^;(){]*[;={(])"
+)
+
 _OPERATOR = re.compile(r"_ZN2at4_ops(\d+)(\w+)")
 _MEMORY_WORDS = """
 empty empty_like empty_strided new_empty new_empty_strided zeros zeros_like new_zeros zero_ full
@@ -61,11 +76,19 @@ def scan_extension(source: str) -> list[Finding]:
         (_HEADERS, "includes what a kernel does not need"),
         (_READS_FILES, "has the compiler read a file"),
         (_ATTRIBUTE, "uses an attribute that runs or replaces code at load"),
+        (_STREAMS, "works on a stream of its own; launch on torch's current stream"),
+        (_THREADS, "starts threads"),
+        (_SETTINGS, "changes what holds for others"),
+        (_INTERPRETER, "speaks to the interpreter"),
     ):
         for match in pattern.finditer(plain):
             line = plain.count("\n", 0, match.start()) + 1
             findings.append(Finding("breach", f"{words} ({match[1][:60]})", line))
-    return [*findings, *_headers(plain)]
+    for match in _STATE.finditer(plain):
+        line = plain.count("\n", 0, match.start()) + 1
+        words = " ".join(match[1].split())[:60]
+        findings.append(Finding("suspicion", f"keeps state between calls ({words})", line))
+    return gravest_first([*findings, *_headers(plain)])
 
 
 def _headers(plain: str) -> Iterable[Finding]:
