@@ -58,6 +58,7 @@ WAYS = {
     "windows-lines": f"{CPP_BLOCK}\n{JSON_BLOCK}".replace("\n", "\r\n"),
     "thoughts": f"<think>\n```cpp\nint wrong;\n```\n{JSON_BLOCK}</think>\n{BOTH}",
     "end-of-thoughts": f"I think\n```cpp\nextern \"C\" void g();\n```\n</think>\n{BOTH}",
+    "thoughts-after": f"{BOTH}\n<think>\n{BOTH.replace('std::exp', 'wrong')}\n</think>",
     "fenced-json-object": "```json\n" + json.dumps({"source": SOURCE, "plan": PLAN}) + "\n```",
     "bare-json-object": json.dumps({"code": SOURCE, **PLAN}),
     "unfenced": f"IDEA: x\n{SOURCE}\n{PLAN_TEXT}\nThat is all.",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import datetime as dt
 import os
 import signal
@@ -90,12 +91,20 @@ def test_a_busy_endpoint_is_asked_again(headers: dict[str, str]) -> None:
     assert only(talk)["usd"] == pytest.approx(PAID)
 
 
-def test_the_wait_that_an_endpoint_asks_for_is_kept() -> None:
-    """Retry-After is waited for before the next attempt, and not the pause of ours."""
-    script = [status(429, "slow down", headers={"retry-after": "0.3"}), answer(GOOD)]
+def test_the_wait_that_an_endpoint_asks_for_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retry-After is what is waited for before the next attempt, and not a pause of ours."""
+    waits: list[float] = []
+    sleep = asyncio.sleep
+
+    async def noted(seconds: float, *rest: object) -> None:
+        waits.append(seconds)
+        await sleep(0, *rest)
+
+    monkeypatch.setattr("kforge_nb.proposers.chat.asyncio.sleep", noted)
+    script = [status(429, "slow down", headers={"retry-after": "7.5"}), status(500), answer(GOOD)]
     with Loopback(script) as server, Talk(server) as talk:
         assert isinstance(talk.propose(), Candidate)
-    assert only(talk)["seconds"] >= 0.3
+    assert [wait for wait in waits if wait != 0] == [7.5]
 
 
 def test_too_long_a_wait_is_not_waited_for() -> None:
