@@ -195,9 +195,7 @@ def test_work_after_the_answer_is_seen(inputs):
     with subprocess.Popen([sys.executable, "-c", LATE], **pipes) as process:
         late = _session(inputs, _Late(process), _Side(2e-3, 0.02, 4))
         process.stdin.close()
-    prompt = _session(inputs, _Side(1e-3, 0.02, 3), _Side(2e-3, 0.02, 4))
-    assert late.hidden > 10 * 1e-3
-    assert prompt.hidden < late.hidden / 2
+    assert late.hidden > 0.04 * late.watched
 
 
 def test_a_handful_of_slow_pairs_is_ruled_by_what_was_seen():
