@@ -1,7 +1,9 @@
 """The launch op in Python: registering kernels, the fake implementation, counters, kill switch.
 
-``torch.ops.kforge.launch(Tensor[] inputs, int handle)`` is one opaque op for eager, Inductor, CUDA
-graphs and export. The work of a call is done in ``launch.cpp``, or in
+``torch.ops.kforge.launch`` is one opaque op for eager, Inductor, CUDA graphs and export. It takes
+lists (``launch.default(Tensor[] inputs, int handle) -> Tensor[]``) or, where a kernel has few
+inputs and one output, tensors (``launch.in1(Tensor in0, int handle) -> Tensor`` to ``.in4``), which
+costs the host less. The work of a call is done in ``launch.cpp``, or in
 :mod:`kforge_nb.guard.cupy_op` where no C++ compiler exists. Two more ops are only ever called from
 there: ``kforge::original`` runs the replaced subgraph, ``kforge::shadow`` compares a kernel's
 outputs with it on the first calls.

@@ -78,7 +78,7 @@ class Stage:
 
 def call(handle: int, *inputs: torch.Tensor) -> torch.Tensor:
     """One launch with one output."""
-    return torch.ops.kforge.launch(list(inputs), handle)[0]
+    return torch.ops.kforge.launch.default(list(inputs), handle)[0]
 
 
 def right(handle: int, a: torch.Tensor, b: torch.Tensor) -> bool:

@@ -106,4 +106,4 @@ def register(
 
 def call(handle: int, *inputs: torch.Tensor) -> torch.Tensor:
     """One launch with one output."""
-    return torch.ops.kforge.launch(list(inputs), handle)[0]
+    return torch.ops.kforge.launch.default(list(inputs), handle)[0]

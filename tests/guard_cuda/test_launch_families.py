@@ -38,7 +38,7 @@ def test_family(name: str, dtype: torch.dtype, gpu: str, nvrtc_cache: Path) -> N
     given = [to_gpu(t) for t in inputs]
     with torch.no_grad():
         for _ in range(2):
-            outputs = torch.ops.kforge.launch(given, handle)
+            outputs = torch.ops.kforge.launch.default(given, handle)
             torch.cuda.synchronize()
     assert launch.counters(handle)["launches"] == 2
     assert launch.counters(handle)["fallbacks"] == {}

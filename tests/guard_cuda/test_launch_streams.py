@@ -144,7 +144,7 @@ def test_inside_inductor(nvrtc_cache, mode):
     handle = register(two_steps(), nvrtc_cache, mean_off, inputs=1)
 
     def function(x, y):
-        return torch.ops.kforge.launch([x * 2], handle)[0] + y
+        return torch.ops.kforge.launch.default([x * 2], handle)[0] + y
 
     compiled = torch.compile(function, mode=mode, fullgraph=True, dynamic=False)
     with torch.no_grad():
