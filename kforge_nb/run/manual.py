@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 __all__ = ["candidate_from_cell", "cell_lines", "signature_of"]
 
-_LINE = re.compile(r"\bline (\d+)(?=: error)")
+_LINE = re.compile(r"\bline (\d+)(?=: )")
 _C_TYPES = {
     "float32": "float", "float64": "double", "float16": "uint16_t", "bfloat16": "uint16_t",
     "bool": "uint8_t",
@@ -59,7 +59,7 @@ def signature_of(target: Target, language: Language = "cpp") -> str:
 
 
 def cell_lines(text: str, first_line: int = 2) -> str:
-    """Compiler messages with line numbers as the notebook counts them in the cell."""
+    """What compiler and policy say, with line numbers as the notebook counts them in the cell."""
     return _LINE.sub(lambda m: f"line {int(m[1]) + first_line - 1} of the cell", text)
 
 

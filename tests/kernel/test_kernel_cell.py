@@ -96,3 +96,22 @@ def test_what_is_no_kernel_is_bad_input(target, source, words):
 
     assert words in reply.stderr
     assert "Traceback" not in reply.stderr
+
+
+@pytest.mark.slow
+def test_a_kernel_made_from_another_stands_below_it(target):
+    """``--parent`` puts the kernel under the node it was made from; a made-up one is refused."""
+    kernel, index = target
+    judge(kernel, index, SOFTMAX)
+    find = "print(r.nodes[r.nodes.title == 'mine'].node.iloc[0])"
+    parent = kernel.run(find).stdout.strip()
+
+    better = SOFTMAX.replace("out0[i] /= sum", "out0[i] *= 1 / sum")
+    line = f"%%kforge kernel --run r --target {index} --language cpp --parent"
+    reply = kernel.run(f"{line} {parent}\n{better}", PATIENCE_S)
+    refused = kernel.run(f"{line} 9.9\n{SOFTMAX}", PATIENCE_S)
+
+    assert reply.status == "ok", reply
+    last = kernel.run("print(*r.nodes.iloc[-1][['parent', 'action', 'proposer']])").stdout
+    assert last.split() == [parent, "optimise", "manual"]
+    assert "has no node '9.9'" in refused.error + refused.stderr

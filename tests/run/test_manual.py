@@ -72,3 +72,5 @@ def test_the_convention_is_that_of_a_proposer():
 def test_compiler_lines_are_counted_as_the_cell_shows_them():
     """The first line of a cell holds the magic, so line 3 of the source is line 4 of the cell."""
     assert cell_lines("line 3: error: x") == "line 4 of the cell: error: x"
+    refused = cell_lines("line 1: #include <dlfcn.h> is not allowed")
+    assert refused == "line 2 of the cell: #include <dlfcn.h> is not allowed"
