@@ -295,8 +295,30 @@ def test_slots_change_between_batches(timed):
 def test_the_machine_is_described():
     """Doctor and the docs get facts and a statement in words."""
     found = sandbox.detect()
-    assert {"rlimits", "no_new_privs", "seccomp", "landlock", "statement"} <= set(found)
+    assert {"rlimits", "no_new_privs", "seccomp", "namespaces", "landlock"} <= set(found)
     assert "process of its own" in found["statement"]
+
+
+@pytest.mark.parametrize(
+    ("missing", "words"),
+    [
+        ({"seccomp": False, "namespaces": True}, ["network is empty", "seccomp is missing"]),
+        ({"seccomp": False, "namespaces": False}, ["use the network"]),
+        ({"landlock": 0}, ["Landlock is missing"]),
+        ({"uid": 0}, ["runs as root"]),
+        ({"disassembler": False}, ["objdump is missing"]),
+        ({}, []),
+    ],
+)
+def test_what_is_missing_is_said(missing, words):
+    """Each layer that does not hold is named with what it means; none is named where all do."""
+    all_hold = {
+        "rlimits": True, "no_new_privs": True, "seccomp": True, "namespaces": False, "landlock": 6,
+        "uid": 1000, "disassembler": True,
+    }  # fmt: skip
+    said = sandbox._statement({**all_hold, **missing})
+    assert all(word in said for word in words), said
+    assert ("Not guaranteed here" in said) is bool(words)
 
 
 ENDLESS = """

@@ -396,20 +396,25 @@ int control(const Options& options) {
   return 0;
 }
 
-bool filter_works(const sandbox::Program& program) {
+template <class Try>
+bool works_in_a_child(Try attempt) {
   pid_t child = fork();
-  if (child == 0) _exit(sandbox::no_new_privileges() && sandbox::install(program) ? 0 : 1);
+  if (child == 0) _exit(attempt() ? 0 : 1);
   int status = 1;
   waitpid(child, &status, 0);
   return WIFEXITED(status) && WEXITSTATUS(status) == 0;
 }
 
 int probe() {
-  bool filter = filter_works(sandbox::process_filter());
+  bool filter = works_in_a_child(
+      [] { return sandbox::no_new_privileges() && sandbox::install(sandbox::process_filter()); });
+  bool namespaces = !filter && works_in_a_child(sandbox::empty_namespaces);
   int abi = sandbox::landlock_abi();
   bool privileges = sandbox::no_new_privileges();
-  printf("{\"rlimits\": true, \"no_new_privs\": %s, \"seccomp\": %s, \"landlock\": %d, \"uid\": %d}\n",
-         privileges ? "true" : "false", filter ? "true" : "false", abi < 0 ? 0 : abi,
+  const auto word = [](bool held) { return held ? "true" : "false"; };
+  printf("{\"rlimits\": true, \"no_new_privs\": %s, \"seccomp\": %s, \"namespaces\": %s, "
+         "\"landlock\": %d, \"uid\": %d}\n",
+         word(privileges), word(filter), word(namespaces), abi < 0 ? 0 : abi,
          static_cast<int>(getuid()));
   return 0;
 }
@@ -430,7 +435,7 @@ int main(int argc, char** argv) {
   if (options.sandboxed) {
     sandbox::no_new_privileges();
     sandbox::landlock(options.library, options.extra);
-    sandbox::install(sandbox::process_filter());
+    if (!sandbox::install(sandbox::process_filter())) sandbox::empty_namespaces();
   }
   return control(options);
 }
