@@ -57,7 +57,7 @@ class CellProposer:
 
     name = "manual"
 
-    def supports(self, target: Target) -> str | None:
+    def supports(self, target: Target) -> str | None:  # noqa: ARG002  any will do
         """Any target may get a kernel by hand."""
         return None
 
