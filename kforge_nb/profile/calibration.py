@@ -15,7 +15,7 @@ from typing import Any
 
 from kforge_nb.errors import BadInput
 from kforge_nb.profile.device import facts, kind_of
-from kforge_nb.profile.remembered import recall, remember
+from kforge_nb.profile.remembered import merged, recall, remember
 from kforge_nb.profile.timing import ForeignLoad, interleaved_us, sample_us
 from kforge_nb.settings import cache_dir
 
@@ -23,6 +23,7 @@ __all__ = ["Calibration", "calibrate"]
 
 SCHEMA = "kforge.calibration/2"
 BUSY_CORES = 0.3
+_AGREE = 0.9  # of the better of two readings of a GPU, for the other one
 _MEASURED: dict[str, Calibration] = {}
 _CUDA_SIZES = (1 << 20, 1 << 23, 1 << 26, 1 << 29, 1 << 31)
 _SIZES = (1 << 16, 1 << 19, 1 << 22, 1 << 25, 1 << 28)
@@ -89,13 +90,11 @@ def calibrate(device: str = "cpu", *, fresh: bool = False) -> Calibration:
     recalled = None if fresh else recall(busy, identity)
     if recalled is None:
         with ForeignLoad() as load:
-            measured = _measure(device, identity)
-        if load.cores < BUSY_CORES:
-            _write(path, measured)
-            recalled = measured
-        else:
-            recalled = remember(busy, measured)
-    _MEASURED[identity] = recalled
+            measured = _settled(device, identity)
+        if load.cores >= BUSY_CORES:  # good for some minutes only, also in this process
+            return remember(busy, measured)
+        _write(path, measured)
+        _MEASURED[identity] = recalled = measured
     return recalled
 
 
@@ -112,6 +111,20 @@ def _driver(device: str) -> str:
         return Path("/proc/driver/nvidia/version").read_text().split("\n", 1)[0]
     except OSError:
         return ""
+
+
+def _settled(device: str, identity: str) -> Calibration:
+    """A measurement; on a GPU, where nobody sees who else uses it, two that agree.
+
+    If they do not, a third is taken. The best of each figure counts.
+    """
+    found = _measure(device, identity)
+    if kind_of(device) != "cuda":
+        return found
+    again = _measure(device, identity)
+    low, high = sorted((found.bandwidth_gbs, again.bandwidth_gbs))
+    best = merged(found, again)
+    return best if low > _AGREE * high else merged(best, _measure(device, identity))
 
 
 def _measure(device: str, identity: str) -> Calibration:

@@ -77,17 +77,30 @@ def test_a_busy_machine_is_remembered_for_a_while_only(small, monkeypatch, home)
     """Figures taken beside other work serve other processes too, but not for good."""
     monkeypatch.setattr(ForeignLoad, "__exit__", lambda self, *_: setattr(self, "cores", 1.0))
     first = calibrate()
-    assert calibrate() is first
-    calibration._MEASURED.clear()
     assert calibrate() == first
     assert small == ["cpu"]
-    monkeypatch.setattr(remembered, "VALID_S", 0.0)
-    calibration._MEASURED.clear()
+    monkeypatch.setattr(remembered, "VALID_S", 0.0)  # over, also for this process
     again = calibrate()
     assert small == ["cpu", "cpu"]
     assert again.bandwidth_gbs >= first.bandwidth_gbs
     (file,) = home.glob("calibration/*.json")
     assert file.name.endswith(".busy.json")
+
+
+@pytest.mark.parametrize(("second", "taken"), [(95.0, 2), (60.0, 3), (170.0, 3)])
+def test_two_readings_of_a_gpu_must_agree(limits, monkeypatch, second, taken):
+    """Nobody sees who else uses a GPU: a reading that another one contradicts is not kept alone."""
+    readings = [100.0, second, 90.0]
+    asked = []
+
+    def measure(_device, _identity):
+        asked.append(1)
+        return replace(limits, bandwidth_gbs=readings[len(asked) - 1])
+
+    monkeypatch.setattr(calibration, "_measure", measure)
+    found = calibration._settled("cuda:0", "id")
+    assert len(asked) == taken
+    assert found.bandwidth_gbs == max(readings[:taken])
 
 
 def test_remembered_figures_are_the_best_of_all(limits, tmp_path):
