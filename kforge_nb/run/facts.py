@@ -38,6 +38,7 @@ def state_of(work: Work) -> allocate.TargetState:
         dry=stopping.dry(work.tree),
         pending=work.tree.root.pending,
         open=work.open and not work.closing,
+        reached=stopping.reached(work.tree),
         action="optimise" if len(work.tree) else "draft",
     )
 
@@ -52,12 +53,9 @@ def rules_of(work: Work, patience: int) -> stopping.TargetRules:
 
 def learn_from(work: Work, rates: allocate.Rates) -> None:
     """Success rates from what an earlier session has judged."""
-    best = 1.0
-    for node in work.tree:
-        found = node.evaluation
-        speedup = (found.speedup or 0.0) if found and found.verdict is Verdict.ACCEPTED else 0.0
-        rates.observe(work.target.family, node.action, speedup > best)
-        best = max(best, speedup)
+    judged = [node for node in work.tree if not node.waiting]
+    for node, gained in zip(judged, stopping.gain_flags(work.tree), strict=True):
+        rates.observe(work.target.family, node.action, gained)
 
 
 def rng_for(work: Work, seed: int) -> random.Random:

@@ -19,6 +19,7 @@ __all__ = [
     "TargetRules",
     "best_share",
     "dry",
+    "gain_flags",
     "gains",
     "reached",
     "run",
@@ -146,13 +147,13 @@ def dry(tree: Tree) -> int:
     Best is the fastest correct one, be it slower than the original: a search that comes closer to
     it is not in vain.
     """
-    flags = _gain_flags(tree)
+    flags = gain_flags(tree)
     return len(flags) if True not in flags else flags[::-1].index(True)
 
 
 def gains(tree: Tree) -> int:
     """How many judged candidates were a new best when they came."""
-    return sum(_gain_flags(tree))
+    return sum(gain_flags(tree))
 
 
 def reached(tree: Tree) -> float | None:
@@ -160,7 +161,7 @@ def reached(tree: Tree) -> float | None:
     return max((s for s in map(_correct_speedup, _judged(tree)) if s), default=None)
 
 
-def _gain_flags(tree: Tree) -> list[bool]:
+def gain_flags(tree: Tree) -> list[bool]:
     """For each judged node in order: was it correct, and faster than all before it?"""
     best = 0.0
     flags = []

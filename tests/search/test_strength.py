@@ -8,8 +8,8 @@ import pytest
 from benchmarks import policies, search
 from benchmarks.landscapes import LANDSCAPES, deceptive, flat, mostly_failing
 
-SEEDS = range(500, 520)
-"""None that the search was tuned on."""
+SEEDS = range(500, 560)
+"""None that the search was tuned on; with a third of them chance decides about the deceptive one."""
 
 
 @pytest.fixture(scope="module")
