@@ -9,7 +9,7 @@ from benchmarks import policies, search
 from benchmarks.landscapes import LANDSCAPES, deceptive, flat, mostly_failing
 
 SEEDS = range(500, 560)
-"""None that the search was tuned on; with a third of them chance decides about the deceptive one."""
+"""None that the search was tuned on; with twenty of them chance decides on the deceptive one."""
 
 
 @pytest.fixture(scope="module")
