@@ -77,10 +77,12 @@ class BaselineWorker:
         return self._ask(_START_SECONDS, op="ping")
 
     def batch(
-        self, key: str, baseline: str, first: int, calls: int, seconds: float = 120.0
-    ) -> float:
-        """Seconds of a batch on the judge's clock."""
-        return self._ask(seconds, op="batch", key=key, baseline=baseline, first=first, calls=calls)
+        self, key: str, baseline: str, first: int, calls: int, seconds: float = 120.0,
+        warm: bool = False,
+    ) -> float:  # fmt: skip
+        """Seconds of a batch on the judge's clock; ``warm``: every call on the same inputs."""
+        request: dict[str, Any] = {"key": key, "baseline": baseline, "warm": warm}
+        return self._ask(seconds, op="batch", first=first, calls=calls, **request)
 
     def forget(self, key: str) -> None:
         """Unmap a target."""

@@ -17,6 +17,7 @@ from kforge_nb.candidates.plan import ResolvedPlan, resolve, validate
 from kforge_nb.errors import BadInput, ContractBreach
 from kforge_nb.judge import ruling
 from kforge_nb.judge.cases import Case, secret_generator, weakness
+from kforge_nb.judge.conditions import conditions
 from kforge_nb.judge.correctness import check_output
 from kforge_nb.judge.cuda.sanitizer import found_errors, stray_access
 from kforge_nb.judge.cuda.staging import noted
@@ -236,6 +237,7 @@ class Bench:
     ) -> list[Comparison]:
         """Add sessions, each in a process of its own, until every comparison is settled."""
         calls: list[Comparison] = []
+        noted = [conditions(self.target.device)]
         begun, limit = perf_counter(), _CONFIRM_SECONDS * len(sessions)
         for index in range(MOST_PROCESSES):
             pending = [name for name, found in sessions.items() if not ruling.settled(found)]
@@ -251,6 +253,8 @@ class Bench:
                         self._check_probes(session, record)
                 if index == 0 and call_time and not stopped():
                     calls += self._call_time(loaded, record)
+        noted.append(conditions(self.target.device))
+        record.resources["conditions"] = dict(zip(("before", "after"), noted, strict=True))
         return calls
 
     def _admit(

@@ -29,6 +29,9 @@ class Verdict(StrEnum):
 class Comparison:
     """Interleaved timing of the candidate against one baseline (``eager`` or ``compile``).
 
+    ``warm`` (on a CPU) is eager on the same inputs again and again, ``call`` (on a GPU) eager by
+    the host's time of a call; neither decides anything.
+
     ``ratio`` is baseline time over candidate time (above 1: the candidate is faster); ``low`` and
     ``high`` bound its 95% interval. Times are medians in microseconds per call. The samples are
     paired: sample i of both sides came from neighbouring batches.

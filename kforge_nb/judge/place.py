@@ -118,7 +118,7 @@ class Place(Protocol):
         """
 
     def call_time(self, loaded: Any, key: str, baseline: str) -> Comparison | None:
-        """Both sides' time of a call as the host sees it, where that is a figure of its own."""
+        """A further figure: on a GPU a call as the host sees it, on a CPU one with a warm cache."""
 
     def one_call(self, key: str, baseline: str) -> float:
         """About how many seconds one call of a baseline takes."""

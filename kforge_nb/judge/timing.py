@@ -32,11 +32,13 @@ __all__ = ["BaselineSide", "Plan", "Probe", "RunnerSide", "Session", "Side", "ru
 BATCH_SECONDS = 6e-3
 LONGEST_SECONDS = 80e-3  # of the slower side's batch, where that is more than one call
 LEAD_SECONDS = 2e-3  # calls that do not count, before each batch
-SETTLE_SECONDS = 1e-3  # longer than OpenMP threads spin, see timing_environment
+SETTLE_SECONDS = 2e-3  # longer than OpenMP threads spin, see timing_environment
+SPIN_SECONDS = 1.2e-3  # an idle OpenMP thread waits for more work so long, awake
 PIPE_SHARE = 100  # a batch lasts at least this many empty exchanges
 PATIENCE, LEAST_PATIENCE = 3.0, 10.0
 _FEWEST_PAIRS = 3
 _PINGS = 9
+_OWN_THREADS = 2  # of a runner: the one that speaks with the judge, and the one that computes
 
 
 class Side(Protocol):
@@ -309,13 +311,22 @@ def _pair(
         if side is ours:
             used.add(after - before, wall)
             time.sleep(SETTLE_SECONDS)  # it has answered: what it still does is hidden work
-            idle, after, wall = after, cpu_seconds(ours.child.pid), SETTLE_SECONDS
+            spin = SPIN_SECONDS * max(0, thread_count(ours.child.pid) - _OWN_THREADS)
+            idle, after, wall = after + spin, cpu_seconds(ours.child.pid), SETTLE_SECONDS
             _maybe_probe(inputs, session, first, ours.kept, source, fetch, plan)
         session.hidden += max(0.0, after - idle)
         session.watched += wall
     session.calls = calls
     session.ours.append(seconds[0])
     session.against.append(seconds[1])
+
+
+def thread_count(pid: int) -> int:
+    """Living threads of a process; 0 if that cannot be read."""
+    try:
+        return sum(1 for _ in os.scandir(f"/proc/{pid}/task"))
+    except OSError:
+        return 0
 
 
 class _Used:

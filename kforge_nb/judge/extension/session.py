@@ -256,10 +256,13 @@ class ExtensionCandidate(IsolatedCandidate):
 
     def layers(self) -> dict[str, bool]:
         """Load and bind; which layers of the sandbox hold."""
-        self.runner.bind_layout(
-            layout_of(self.target, self._in_layout, self._out_layout, self._timed)
-        )
+        self.bind()
         return layers_held(self.runner.load_extension())
+
+    def bind(self, slots: int | None = None) -> None:
+        """Say where tensors lie; with the first slots alone where there is a number."""
+        layout = layout_of(self.target, self._in_layout, self._out_layout, self._timed)
+        self.runner.bind_layout({**layout, "slots": slots or layout["slots"]})
 
     def _call(self, laid_out: bool) -> None:  # noqa: ARG002 - it allocates its outputs itself
         self.runner.run()
