@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kforge_nb.backends import check_backend, unfit
@@ -29,8 +31,6 @@ from kforge_nb.store.records import check_name
 from kforge_nb.targets.document import target_to_document
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from kforge_nb.judge.evaluation import Evaluation
     from kforge_nb.profile.table import Profile
     from kforge_nb.run.control import Handed
@@ -51,6 +51,9 @@ def begin(fn: Callable[[], Any], options: OptimizeOptions) -> Run | DryRun:
     from kforge_nb.workload.capture import capture_graphs, watch
 
     _check_backend(options)
+    if options.recording is not None:  # a resume may come from another folder
+        recording = str(Path(options.recording).expanduser().absolute())
+        options = replace(options, recording=recording)
     store = None if options.dry_run else open_store(options.store)
     if store is not None and options.name is not None:
         _check_free(store, options.name)
@@ -104,7 +107,8 @@ def one_more(record: Record, handed: Handed, allow_host_code: bool = False) -> E
     """Judges one candidate of a run that has ended, and ends again in the state it was in."""
     stored = record.run["options"]
     allowed = allow_host_code or stored.get("allow_host_code", False)
-    options = OptimizeOptions.of({**stored, "budget": 0, "allow_host_code": allowed})
+    given = {"budget": 0, "allow_host_code": allowed, "proposer": "manual"}  # nothing is proposed
+    options = OptimizeOptions.of({**stored, **given})
     before = record.run
     works = reload.works_of(record)
     if handed.target not in {work.index for work in works}:

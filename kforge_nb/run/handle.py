@@ -55,8 +55,19 @@ class Run(RunView):
             of = f" of {progress['budget']}" if progress.get("budget") else ""
             parts.append(f"{progress.get('judged', 0)}{of} candidates judged")
             parts.append(progress.get("message") or "")
+            parts += self._asked()
             return ", ".join(part for part in parts if part)
         return f"run {data['name']}: {words.ended(data, ', ')}"
+
+    def _asked(self) -> list[str]:
+        """What was spent so far, and what waits for the user."""
+        record = self._source.record
+        spent = record.spent() if record is not None else 0.0
+        waiting = len(self.prompts)
+        return [
+            *([f"{words.money(spent)} spent"] if spent else []),
+            *([f"{words.count(waiting, 'prompt')} to answer (run.prompts)"] if waiting else []),
+        ]
 
     # -- holding it ------------------------------------------------------------------------
 

@@ -39,6 +39,9 @@ if TYPE_CHECKING:
 
 __all__ = ["Search"]
 
+GRACE_S = 30.0
+"""Seconds after the time limit in which answers that are paid for may still arrive."""
+
 WAITING = "as many candidates are under way as may be"
 
 
@@ -73,6 +76,7 @@ class Search:
         self._proposals = Proposals(proposer, parallel)
         self._purse = purse
         self._poor: dict[int | None, str] = {}
+        self._failure: KForgeError | None = None
         self._script = script_of(proposer, works)
         self._begun = time.monotonic()
         self._before = seconds_before
@@ -102,16 +106,17 @@ class Search:
             if not self._proposals and not self._flights:
                 break
             self._wait()
+        if self._failure is not None:
+            raise self._failure
+        poor = dict(self._poor)
         for work in self.works:
-            self._settle(work, over)
+            self._settle(work, poor.get(work.index, over))
         self._winners.tell()
         return over
 
     def close(self) -> None:
         """Ends what is under way; candidates that were handed in learn that their turn is over."""
-        close = getattr(self.proposer, "close", None)
-        if close is not None:
-            close()
+        self._hang_up()
         self._proposals.close()
         self._flights.close()
         for left in self.control.close_inbox():
@@ -148,8 +153,8 @@ class Search:
     def _begin_one(self) -> str | None:
         """Begins one candidate, or says why there is none to begin (now)."""
         over = stopping.run(self._facts(), self.rules) or self._poor.get(None)
-        if over is not None:
-            return over
+        if over is not None or self._failure is not None:
+            return over or str(self._failure)
         if self._script is not None:
             return self._play(self._script)
         self._retire()
@@ -203,7 +208,12 @@ class Search:
     def _take_proposals(self) -> None:
         """Sends candidates that have come to the judge; what is none joins the tree at once."""
         while (asked := self._proposals.take()) is not None:
-            work, choice, proposal = asked.work, asked.choice, asked.proposal.result()
+            work, choice = asked.work, asked.choice
+            try:
+                proposal = asked.proposal.result()
+            except KForgeError as error:  # the run ends when what is being judged is in the tree
+                self._failure = self._failure or error
+                proposal = Refusal(str(error), exhausted=False, ends="run")
             if isinstance(proposal, Refusal):
                 self._refuse(work, choice, proposal)
             elif isinstance(proposal, Failure):
@@ -222,8 +232,15 @@ class Search:
         late = self._late
         for work in self.works if late else ():
             self._withdraw(work, "the time limit is reached")
+        if self._too_late:
+            self._hang_up()
         futures = [*self._proposals.futures, *self._flights.futures]
-        settled(futures, STOP_LATENCY_S, lambda: self.control.news or self._late is not late)
+        begun = self._too_late
+        settled(
+            futures,
+            STOP_LATENCY_S,
+            lambda: self.control.news or (self._late, self._too_late) != (late, begun),
+        )
         if any(verdict.done() for verdict in self._flights.futures):
             self._land()
 
@@ -239,6 +256,18 @@ class Search:
     def _late(self) -> bool:
         limit = self.options.time_limit
         return limit is not None and self.seconds >= limit
+
+    @property
+    def _too_late(self) -> bool:
+        """Whether answers that were under way at the time limit have had their grace."""
+        limit = self.options.time_limit
+        return limit is not None and self.seconds >= limit + GRACE_S
+
+    def _hang_up(self) -> None:
+        """Ends the proposer's calls."""
+        close = getattr(self.proposer, "close", None)
+        if close is not None:
+            close()
 
     def _submit_handed(self, handed: Handed) -> None:
         work = self._work(handed.target)
@@ -307,10 +336,7 @@ class Search:
         if refusal.ends == "node":
             return
         above.refusals -= 1  # the tree has nothing to do with it
-        whole = refusal.ends == "run"
-        self._poor[None if whole else work.index] = refusal.reason
-        if not whole and not self._proposals.of(work) and not work.tree.root.pending:
-            self._settle(work, refusal.reason)
+        self._poor[None if refusal.ends == "run" else work.index] = refusal.reason
 
     # -- the end of a target ----------------------------------------------------------------
 
@@ -334,6 +360,7 @@ class Search:
         self.benches.drop(work.index)
         if self._purse is not None:
             self._purse.close(work.index)
+        self._poor.clear()  # what this target left flows back to the others
         work.set("done", reason)
         self._show(f"target {work.index} is done: {reason}")
 

@@ -182,22 +182,29 @@ def test_money_that_is_out_ends_the_run_with_its_reason(slow):
 
 
 def test_a_targets_share_ends_that_target_only(slow):
-    """A target that has spent its share is done, and the other one goes on to the budget."""
+    """A target without money waits while the other goes on, and at the end both say why."""
     slow.slow.gate.set()
     good = slow.slow.answer
-    slow.slow.answer = lambda number, request: (
-        Refusal("its share is spent", exhausted=False, ends="target")
-        if request.index == 0
-        else good(number, request)
-    )
-    conductor = slow.conductor(budget=5, targets=2)
+    given = []
+
+    def answer(number, request):
+        if request.index == 0:
+            return Refusal("its share is spent", exhausted=False, ends="target")
+        if len(given) == 5:
+            return Refusal("nothing left")
+        given.append(number)
+        return good(number, request)
+
+    slow.slow.answer = answer
+    conductor = slow.conductor(budget=50, targets=2)
     conductor.start()
 
     assert conductor.join(PATIENCE_S)
     rows = {t["index"]: t["record"] for t in slow.store.targets(conductor.record.id)}
     assert rows[0]["state_reason"] == "its share is spent"
-    assert "budget of 5" in conductor.record.run["state_reason"]
+    assert rows[1]["state_reason"] == "there is nothing more to try"
     assert {n["target"] for n in slow.store.nodes(conductor.record.id)} == {1}
+    assert len(slow.store.nodes(conductor.record.id)) == 5
 
 
 def test_an_error_of_the_proposer_ends_the_run_in_words(slow):
@@ -215,6 +222,31 @@ def test_an_error_of_the_proposer_ends_the_run_in_words(slow):
     run = conductor.record.run
     assert run["state"] == "failed"
     assert run["state_reason"].startswith("the endpoint refused the key")
+
+
+def test_an_error_of_the_proposer_loses_nothing_that_is_being_judged(slow):
+    """An answer that was paid for and is with the judge gets its node before the run fails."""
+    slow.slow.gate.set()
+    good = slow.slow.answer
+    failed = threading.Event()
+
+    def answer(number, request):
+        if number == 1:
+            return good(number, request)
+        assert slow.judge.began.wait(PATIENCE_S)
+        failed.set()
+        raise BadInput("the account has no money left")
+
+    slow.slow.answer = answer
+    slow.judge.gate.clear()
+    conductor = slow.conductor()
+    conductor.start()
+    assert failed.wait(PATIENCE_S)
+    slow.judge.gate.set()
+
+    assert conductor.join(PATIENCE_S)
+    assert conductor.record.run["state"] == "failed"
+    assert len(slow.store.nodes(conductor.record.id)) == 1
 
 
 def test_the_time_limit_takes_back_what_is_awaited(slow):
