@@ -13,7 +13,7 @@ from typing import Any
 from kforge_nb.view import facts, words
 from kforge_nb.view.facts import Document
 from kforge_nb.view.payload import for_notebook
-from kforge_nb.view.svg import to_svg
+from kforge_nb.view.svg import cost_svg, to_svg
 from kforge_nb.view.text import summary
 from kforge_nb.view.verdicts import GOOD, MUTE
 
@@ -43,6 +43,7 @@ def to_html(document: Document) -> str:
         _targets(document),
         _decisions(document),
         _whole(document),
+        cost_svg(document),
         _tree(document),
         _notes(document),
     ]

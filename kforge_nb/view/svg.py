@@ -1,4 +1,4 @@
-"""The search tree of one target as a still SVG: no script, no style sheet, readable anywhere."""
+"""A search tree, and gain against money, as still SVG: no script, no style sheet."""
 
 from __future__ import annotations
 
@@ -6,15 +6,16 @@ from collections.abc import Mapping
 from html import escape
 from typing import Any
 
-from kforge_nb.view import words
+from kforge_nb.view import facts, words
 from kforge_nb.view.facts import Document
 from kforge_nb.view.treelayout import Place, arrange, path_to
 from kforge_nb.view.verdicts import GOOD, LOOKS, MUTE
 
-__all__ = ["shown_target", "to_svg"]
+__all__ = ["cost_svg", "shown_target", "to_svg"]
 
 COLUMN, ROW, MARGIN = 96, 46, 20
 LABEL = 100
+LEFT, LOW, WIDE, TALL = 44, 110, 380, 96
 SHAPES = {
     "o": '<circle r="7" fill="{c}"/>',
     "s": '<rect x="-5" y="-5" width="10" height="10" fill="{c}"/>',
@@ -57,6 +58,31 @@ def to_svg(document: Document, target: int | None = None) -> str:
         f"{''.join(edges)}"
         f'<g transform="translate({top[0]:.0f} {top[1]:.0f})"><circle r="6" fill="{MUTE}"/>'
         f'<text x="11" y="4" fill="{MUTE}">eager 1×</text></g>{"".join(marks)}</svg>'
+    )
+
+
+def cost_svg(document: Document) -> str:
+    """Gain against money as a line; empty where nothing was paid or judged."""
+    points = facts.progress(document)
+    if not points or not points[-1].usd:
+        return ""
+    end, top = points[-1].usd, max(1.01, *(p.gain for p in points))
+    steps = "".join(
+        f"H{LEFT + p.usd / end * WIDE:.1f}V{LOW - (p.gain - 1) / (top - 1) * TALL:.1f}"
+        for p in points
+    )
+    said = escape(f"Estimated gain {words.ratio(points[-1].gain)} after {words.money(end)}")
+    label = f'fill="{MUTE}" font-family="sans-serif" font-size="11"'
+    return (
+        f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{said}" '
+        f'width="{LEFT + WIDE + 10}" height="{LOW + 22}">'
+        f'<path d="M{LEFT} {LOW - TALL}V{LOW}H{LEFT + WIDE}" fill="none" stroke="{MUTE}"/>'
+        f'<path d="M{LEFT} {LOW}{steps}" fill="none" stroke="{GOOD}" stroke-width="2"/>'
+        f'<text x="4" y="{LOW}" {label}>1×</text>'
+        f'<text x="4" y="{LOW - TALL + 4}" {label}>{words.ratio(top)}</text>'
+        f'<text x="{LEFT}" y="{LOW + 16}" {label}>$0</text>'
+        f'<text x="{LEFT + WIDE}" y="{LOW + 16}" text-anchor="end" {label}>'
+        f"{words.money(end)} spent</text></svg>"
     )
 
 

@@ -176,3 +176,13 @@ def test_notes_of_the_workload_are_on_the_page_and_in_the_text(document):
     assert page.text.count("the weights lie on several devices") == 1
     assert "Launch-bound" in page.text
     assert "the weights lie on several devices" in summary(document)
+
+
+def test_gain_against_money_is_drawn_where_money_was_spent(document):
+    """A saved notebook shows what the money brought; a run that cost nothing draws no chart."""
+    assert "spent</text>" not in to_html(document)
+    for cost in document["costs"]:
+        cost["usd"] = 0.01
+    page = to_html(document)
+    assert 'aria-label="Estimated gain 1.10× after $0.26"' in page
+    assert "$0.26 spent</text>" in page
