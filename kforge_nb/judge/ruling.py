@@ -67,10 +67,11 @@ def settled(sessions: Sequence[Session]) -> bool:
 
 def _across(sessions: Sequence[Session]) -> Interval | None:
     """The interval over processes; None where there are too few."""
-    ratios = [s.found.ratio for s in sessions if s.found is not None]
-    if len(ratios) < LEAST_PROCESSES:
+    timed = [s for s in sessions if s.ours]
+    if len(timed) < LEAST_PROCESSES:
         return None
-    return across(ratios, sum(len(s.ours) for s in sessions))
+    ratios = [plain.median(b / a for a, b in zip(s.ours, s.against, strict=True)) for s in timed]
+    return across(ratios, sum(len(s.ours) for s in timed))
 
 
 def paired(against: str, ours: Sequence[float], theirs: Sequence[float]) -> Comparison:

@@ -11,9 +11,10 @@ uses the level that keeps the error of all of them together at 5% (Pocock's boun
 (where their memory lies, which core they got): by 1 to 2% on a quiet machine with two cores, by far
 more on a busy one, and no number of samples from one process shows that. A first look therefore
 widens its interval by ``SYSTEMATIC``, and a confirmation takes processes as its units: each fresh
-one gives one ratio, and the interval is Student's over those, at 99% a look, from the third process
-to the twelfth. Simulated over between 0.5 and 3% of spread among processes, with heavy tails and on
-a machine that is far overloaded, equal sides are told apart in at most 4.1% of the confirmations.
+one gives one ratio, the median of its pairs, and the interval is Student's over those, at 99% a
+look, from the third process to the twelfth. Simulated over between 0.5 and 3% of spread among
+processes, with heavy tails and on a machine that is far overloaded, equal sides are told apart in
+at most 4.1% of the confirmations.
 """
 
 from __future__ import annotations

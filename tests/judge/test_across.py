@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import math
 from pathlib import Path
 
 import numpy as np
@@ -16,7 +15,6 @@ from kforge_nb.judge.statistics import (
     Interval,
     across,
     decide_across,
-    interval,
 )
 from kforge_nb.judge.timing import Session
 
@@ -26,11 +24,7 @@ CONFIRMATIONS = 400
 
 def _ratios(load: str) -> np.ndarray:
     """One ratio of each recorded pair of processes, and its inverse: sides have no names."""
-    logs = [
-        math.log(interval(np.asarray(row["log_ratios"])).ratio)
-        for row in STREAMS
-        if row["load"] == load
-    ]
+    logs = [float(np.median(row["log_ratios"])) for row in STREAMS if row["load"] == load]
     return np.exp(np.array([*logs, *(-log for log in logs)]))
 
 
