@@ -81,13 +81,15 @@ class Run(RunView):
 
     def pause(self) -> None:
         """Holds the run after the step it is in."""
-        self._require_live("paused").control.pause()
+        conductor = self._require_live("paused")
+        conductor.control.pause()
+        conductor.changed()
 
     def resume(self) -> None:
         """Lets a paused run go on; to go on with an ended one use ``kforge_nb.resume``."""
-        self._require_live(
-            "resumed; to go on with it use kforge_nb.resume(name, fn)"
-        ).control.resume()
+        conductor = self._require_live("resumed; to go on with it use kforge_nb.resume(name, fn)")
+        conductor.control.resume()
+        conductor.changed()
 
     def wait(self, timeout: float | None = None) -> Run:
         """Blocks until the run has ended and returns it; an interrupt ends only the waiting.

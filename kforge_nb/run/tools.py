@@ -20,13 +20,15 @@ __all__ = ["make_tools"]
 def make_tools(options: OptimizeOptions, device: str) -> Tools:
     """What the options ask for, on this machine, for targets on ``device``.
 
-    Raises MissingTool where a compiler, the device or its driver is not here, so that a run does
-    not begin in vain.
+    Raises MissingTool where a compiler, the device or its driver is not here, and BadInput where
+    the proposer lacks something, so that a run does not begin in vain.
     """
     from kforge_nb.run.guarding import guard_stage
 
     check_tools(device)
     writer = make_writer(options)
+    if not options.dry_run:
+        writer.check()
     return Tools(
         _judge(options),
         writer.proposer,

@@ -21,11 +21,15 @@ __all__ = ["Writer", "make_writer"]
 
 @dataclass(frozen=True, slots=True)
 class Writer:
-    """A proposer as a run takes it; see :class:`kforge_nb.run.conductor.Tools` for the fields."""
+    """A proposer as a run takes it; see :class:`kforge_nb.run.conductor.Tools` for the fields.
+
+    ``check`` raises BadInput where something that calls need is not set, such as a key.
+    """
 
     proposer: Proposer
     parallel: int = 0
     opened: Callable[[Conductor], Proposer] | None = None
+    check: Callable[[], None] = lambda: None
 
 
 class Unopened:
@@ -116,4 +120,9 @@ def _openai(options: OptimizeOptions) -> Writer:
 
         return paid_proposer(conductor, price)
 
-    return Writer(Unopened("openai"), options.parallel, opened)
+    def check() -> None:
+        from kforge_nb.proposers.chat import Chat
+
+        Chat(str(options.model)).close()
+
+    return Writer(Unopened("openai"), options.parallel, opened, check)

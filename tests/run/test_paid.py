@@ -203,3 +203,30 @@ def test_costs_are_told_by_booking_target_node_and_run(paid):
     assert row["usd_per_ms"] == pytest.approx(total / row["saved_ms"])
     with pytest.raises(BadInput, match="target, node, run"):
         run.costs_by("day")
+
+
+def test_a_missing_key_is_said_before_anything_is_searched(monkeypatch):
+    """OpenAI's own endpoint needs a key: the cell says so at once, and a dry run needs none."""
+    from kforge_nb.run import tools
+
+    monkeypatch.delenv("OPENAI_API_KEY", raising=False)
+    monkeypatch.delenv("OPENAI_BASE_URL", raising=False)
+    monkeypatch.setattr(tools, "check_tools", lambda device: None)
+    monkeypatch.setattr(tools, "facts_for", lambda device: {})
+    with pytest.raises(BadInput, match="OPENAI_API_KEY is not set"):
+        tools.make_tools(OptimizeOptions.of(PAID), "cpu")
+    assert tools.make_tools(OptimizeOptions.of({**PAID, "dry_run": True}), "cpu").parallel == 4
+
+
+@pytest.mark.parametrize(
+    ("given", "words"),
+    [
+        ({"model": None}, "--model NAME"),
+        ({"price_in": None, "price_out": None}, "--price-in 0 --price-out 0"),
+        ({"price_out": None}, "only one half"),
+    ],
+)
+def test_what_is_not_said_of_a_model_is_an_error_before_the_first_call(given, words):
+    """Neither the model nor its price is guessed."""
+    with pytest.raises(BadInput, match=words):
+        make_writer(OptimizeOptions.of({**PAID, **given}))
