@@ -1,5 +1,5 @@
 // The launch op: kforge::launch(Tensor[] inputs, int handle) -> Tensor[], and its short forms
-// kforge::launch.in1(Tensor a, int handle) -> Tensor … .in4, which save the lists on both ways.
+// kforge::launch.in1(Tensor a, int handle) -> Tensor … .in8, which save the lists on both ways.
 //
 // Everything that must happen on each call of an installed kernel happens here, without Python:
 // check the inputs against the variant that the kernel was judged with, copy what is only laid out
@@ -216,6 +216,10 @@ void implement(torch::stable::detail::StableLibrary& m) {
   m.impl("launch.in2", &launch_short<2>);
   m.impl("launch.in3", &launch_short<3>);
   m.impl("launch.in4", &launch_short<4>);
+  m.impl("launch.in5", &launch_short<5>);
+  m.impl("launch.in6", &launch_short<6>);
+  m.impl("launch.in7", &launch_short<7>);
+  m.impl("launch.in8", &launch_short<8>);
 }
 
 }  // namespace kforge

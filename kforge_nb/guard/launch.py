@@ -2,7 +2,7 @@
 
 ``torch.ops.kforge.launch`` is one opaque op for eager, Inductor, CUDA graphs and export. It takes
 lists (``launch.default(Tensor[] inputs, int handle) -> Tensor[]``) or, where a kernel has few
-inputs and one output, tensors (``launch.in1(Tensor in0, int handle) -> Tensor`` to ``.in4``), which
+inputs and one output, tensors (``launch.in1(Tensor in0, int handle) -> Tensor`` to ``.in8``), which
 costs the host less. The work of a call is done in ``launch.cpp``, or in
 :mod:`kforge_nb.guard.cupy_op` where no C++ compiler exists. Two more ops are only ever called from
 there: ``kforge::original`` runs the replaced subgraph, ``kforge::shadow`` compares a kernel's
@@ -54,7 +54,7 @@ __all__ = [
 ]
 
 SHADOW_CALLS = 2
-SHORT = range(1, 5)
+SHORT = range(1, 9)
 """Numbers of inputs for which ``launch.in1`` … exist: one output, and no list on either way."""
 _QUIET = {7, 8, FAILED}  # what the user asked for, and what has had its own warning, is no news
 

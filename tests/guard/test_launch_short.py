@@ -180,6 +180,36 @@ def test_a_region_that_stands_still_is_short_in_a_graph_that_grows(handle, rest)
     assert launch.counters(handle)["launches"] == 3
 
 
+@pytest.mark.parametrize("count", [5, 8, 9])
+def test_up_to_eight_inputs_are_short(build, count):
+    """A sum of so many tensors; beyond eight the form with lists stays, and is right as well."""
+    pointers = ", ".join(f"const float* a{i}" for i in range(count))
+    total = " + ".join(f"a{i}[k]" for i in range(count))
+    source = (
+        f'#include <cstdint>\nextern "C" void sum({pointers}, float* o, int64_t n, int32_t) {{'
+        f" for (int64_t k = 0; k < n; ++k) o[k] = {total}; }}"
+    )
+    names = tuple(f"in{i}" for i in range(count))
+    args = (*names, "out0", "i64:numel(in0)", "i32:nthreads")
+    candidate = Candidate("cpp", source, LaunchPlan((Kernel("sum", args),)))
+    original = fx.Graph()
+    inputs = [original.placeholder(name) for name in names]
+    value = inputs[0]
+    for other in inputs[1:]:
+        value = original.call_function(torch.add, (value, other))
+    original.output((value,))
+    gm = fx.GraphModule({}, original)
+    handle = launch.register(candidate, build(candidate), gm, [SPEC] * count, [SPEC], shadow=0)
+    given = [torch.randn(8, 64) for _ in range(count)]
+    traced = graph_of(lambda *tensors: lists(list(tensors), handle)[0], *given)
+    short = shorten(traced, as_python=True)
+    (call,) = [n for n in short.graph.nodes if n.op == "call_function" and n.args[-1] == handle]
+    expected = direct(count) if count <= 8 else torch.ops.kforge.launch.default
+    assert call.target is expected
+    torch.testing.assert_close(short(*given), sum(given))
+    assert launch.counters(handle)["launches"] == 1
+
+
 def test_shorten_leaves_other_graphs_alone():
     """A graph without launches comes back as it is."""
     gm = fx.symbolic_trace(lambda x: torch.relu(x) + 1)
