@@ -34,6 +34,7 @@ _ASSEMBLY = {
     r'asm volatile\("prefetch[^;]*;" : : [^;]*;': "(void)*(const volatile char*)p;",
     r'asm volatile\("cp\.async\.cg[^;]*;" : : [^;]*;': "memcpy(to, from, 16); (void)place;",
     r'asm volatile\("cp\.async\.\w+[^;]*;" : : [^;]*;': "",
+    r'asm volatile\("bar\.sync 1, %0;" : : "n"\(READY\) : "memory"\);': "sync_last(READY);",
     r"PATIENCE = \d+;": "PATIENCE = 2;",
     r"(?m)^typedef .* u?int\d+_t;$": "",
     r"(?m)^#define (INFINITY|NAN|INT64_C|INT64_MIN|INT64_MAX)\b.*$": "",

@@ -47,8 +47,11 @@ struct Barrier {
     }
   }
 };
-static Barrier block_barrier, warp_barriers[32];
+static Barrier block_barrier, named_barrier, warp_barriers[32];
 static void __syncthreads() { block_barrier.wait(0, int(fibers.size())); }
+static void sync_last(int count) {  // a barrier of the last threads of the block
+  named_barrier.wait(int(fibers.size()) - count, int(fibers.size()));
+}
 static void sync_warp() {
   const int warp = current / 32, last = std::min(int(fibers.size()), warp * 32 + 32);
   warp_barriers[warp].wait(warp * 32, last);
@@ -113,7 +116,7 @@ static void begin_fiber() {
 }
 static void run_block(int threads) {
   fibers.assign(size_t(threads), Fiber());
-  block_barrier = Barrier();
+  block_barrier = named_barrier = Barrier();
   for (auto& barrier : warp_barriers) barrier = Barrier();
   for (int t = 0; t < threads; ++t) {
     Fiber& f = fibers[t];

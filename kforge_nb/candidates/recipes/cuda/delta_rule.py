@@ -50,7 +50,7 @@ class CudaDeltaRule:
         return Match(self.name, target, rule.roles(), {"answer": rule.shapes.answer})
 
     def parameters(self, match: Match) -> dict[str, list[Any]]:
-        """Threads a column, columns a thread, warps a block, tokens at once, tokens a tile."""
+        """Threads a column, columns a thread, warps; tokens at once and a tile, who readies it."""
         rule = _known(match)
         keys, values = rule.shapes.key_size, rule.shapes.value_size
         one = rule.shapes.length == 1
@@ -61,6 +61,7 @@ class CudaDeltaRule:
             "warps": _warps(rule),
             "tokens": [1] if one else [4, 2, 8, 1],
             "tile": [1] if one else [16, 32, 8],
+            "helpers": [0] if one else [4, 0, 2, 8],
         }
 
     def emit(self, match: Match, params: Params) -> Candidate:
@@ -80,6 +81,7 @@ class CudaDeltaRule:
             "LANES": ("int", made["lanes"]),
             "COLS": ("int", made["columns"]),
             "WARPS": ("int", made["warps"]),
+            "HELPERS": ("int", made["helpers"]),
             "C": ("int", made["tokens"]),
             "TILE": ("int", made["tile"]),
             "NORM": ("bool", rule.epsilon is not None),
@@ -92,13 +94,14 @@ class CudaDeltaRule:
         constants["SCALE"] = ("float", literal(rule.scale))
         types = "\n".join(f"using {t} = {_ctype(parts[part])};" for part, t in _TYPES.items())
         floats = made["tile"] * (2 * shapes.key_size + columns + 2) + _notes(made)
+        rooms = 2 if made["helpers"] else 1
         entry = emit.Entry(
             "kf_delta_rule",
             [(_pointer(part, spec), part) for part, spec in parts.items()],
             _body(parts),
             shapes.batch * shapes.heads * (shapes.value_size // columns),
-            32 * made["warps"],
-            4 * floats,
+            32 * (made["warps"] + made["helpers"]),
+            16 * rooms * -(-floats // 4),
         )
         texts = [types, emit.kernel_text("delta.cuh")]
         text = emit.source(constants, texts, [entry], f"gated delta rule of {target.name}")

@@ -3,15 +3,18 @@
 // columns in registers for the whole sequence, a block BC columns of one head, and blocks need
 // nothing of each other. C tokens are taken at once: with the products of their keys and queries
 // (and the decays between them) at hand, both dot products of all C are taken with the state as it
-// was before the first, so that only one reduction a group of tokens lies on the way.
-static constexpr int THREADS = WARPS * 32, TEAMS = 32 / LANES, BC = WARPS * TEAMS * COLS;
+// was before the first, so that only one reduction a group of tokens lies on the way. A tile of
+// tokens is made ready in shared memory by HELPERS warps of their own while the others work on the
+// tile before, or by all warps in between (HELPERS = 0).
+static constexpr int TEAMS = 32 / LANES, BC = WARPS * TEAMS * COLS;
+static constexpr int READY = (HELPERS ? HELPERS : WARPS) * 32;  // threads that make a tile ready
 static constexpr int KS = KD / LANES, GROUPS = TILE / C;
 static constexpr int SIDE = KD / 4 < 8 ? KD / 4 : 8;  // threads that share a row of a tile
 static constexpr int NOTES = 2 * C * C + 3 * C;            // numbers that a group of tokens needs
 static constexpr bool KEPT = C * KS <= 64;                 // keys stay in registers for the update
 static constexpr bool DEALT = C > 1 && LANES == C * COLS;  // a lane settles one token of one column
-static constexpr int NK = (TILE * KD / V + THREADS - 1) / THREADS;
-static constexpr int NV = (TILE * BC / V + THREADS - 1) / THREADS;
+static constexpr int NK = (TILE * KD / V + READY - 1) / READY;
+static constexpr int NV = (TILE * BC / V + READY - 1) / READY;
 
 KF_INLINE void four(const float* p, float (&x)[4]) {
   const float4 q = *(const float4*)p;
@@ -39,6 +42,12 @@ template <int W, bool ROWS> KF_INLINE void keep(float* room, const vf& x, int i)
   }
 }
 
+KF_INLINE int me() { return HELPERS ? int(threadIdx.x) - WARPS * 32 : int(threadIdx.x); }
+KF_INLINE void among_ready() {  // a barrier of the threads that make tiles ready
+  if constexpr (HELPERS == 0) __syncthreads();
+  else asm volatile("bar.sync 1, %0;" : : "n"(READY) : "memory");
+}
+
 // One tile of tokens on its way from memory: asked for while the tile before is worked on.
 struct Coming {
   vf q[NK], k[NK], v[NV];
@@ -48,41 +57,42 @@ KF_INLINE void ask(Coming& c, const TQ* q, const TK* k, const TV* v, const TG* g
                    int t0) {
 #pragma unroll
   for (int j = 0; j < NK; ++j) {
-    const int i = j * THREADS + threadIdx.x;
+    const int i = j * READY + me();
     c.q[j] = piece<KD, QROWS>(q, QT, QD, i, t0);
     c.k[j] = piece<KD, KROWS>(k, KT, KE, i, t0);
   }
 #pragma unroll
-  for (int j = 0; j < NV; ++j) c.v[j] = piece<BC, VROWS>(v, VT, VE, j * THREADS + threadIdx.x, t0);
-  const int t = t0 + threadIdx.x;
-  const bool here = threadIdx.x < TILE && t < LEN;
+  for (int j = 0; j < NV; ++j) c.v[j] = piece<BC, VROWS>(v, VT, VE, j * READY + me(), t0);
+  const int t = t0 + me();
+  const bool here = me() < TILE && t < LEN;
   c.gate = here ? one(g + (int64_t)t * GT) : 0.0f;
   c.beta = here ? one(b + (int64_t)t * BT) : 0.0f;
 }
 
+static constexpr int ROOM = (TILE * (2 * KD + BC + 2) + GROUPS * NOTES + 3) / 4 * 4;  // floats
 struct Room {
   float *q, *k, *v, *gate, *beta, *notes;
-  KF_INLINE Room(float4* room) {
-    q = (float*)room, k = q + TILE * KD, v = k + TILE * KD;
+  KF_INLINE Room(float* room) {
+    q = room, k = q + TILE * KD, v = k + TILE * KD;
     notes = v + TILE * BC, gate = notes + GROUPS * NOTES, beta = gate + TILE;
   }
 };
 KF_INLINE void arrive(const Room& r, const Coming& c) {
 #pragma unroll
   for (int j = 0; j < NK; ++j) {
-    keep<KD, QROWS>(r.q, c.q[j], j * THREADS + threadIdx.x);
-    keep<KD, KROWS>(r.k, c.k[j], j * THREADS + threadIdx.x);
+    keep<KD, QROWS>(r.q, c.q[j], j * READY + me());
+    keep<KD, KROWS>(r.k, c.k[j], j * READY + me());
   }
 #pragma unroll
-  for (int j = 0; j < NV; ++j) keep<BC, VROWS>(r.v, c.v[j], j * THREADS + threadIdx.x);
-  if (threadIdx.x < TILE) r.gate[threadIdx.x] = expf(c.gate), r.beta[threadIdx.x] = c.beta;
+  for (int j = 0; j < NV; ++j) keep<BC, VROWS>(r.v, c.v[j], j * READY + me());
+  if (me() < TILE) r.gate[me()] = expf(c.gate), r.beta[me()] = c.beta;
 }
 
 // Queries and keys to unit length, queries scaled. Teams without a row go along for the shuffles.
 KF_INLINE void normalise(const Room& r) {
-  const int lane = threadIdx.x % SIDE;
-  for (int at = 0; at < TILE; at += THREADS / SIDE) {
-    const int row = at + threadIdx.x / SIDE;
+  const int lane = me() % SIDE;
+  for (int at = 0; at < TILE; at += READY / SIDE) {
+    const int row = at + me() / SIDE;
     const bool live = row < TILE;
     float *const q = r.q + (live ? row : 0) * KD, *const k = r.k + (live ? row : 0) * KD;
     float qq[KD / SIDE], kk[KD / SIDE], by_q = 0.0f, by_k = 0.0f;
@@ -115,10 +125,10 @@ KF_INLINE void normalise(const Room& r) {
 // the tokens; the decay up to each token; from each token to the end; the strengths. A team works
 // on one token and its products with all of its group.
 KF_INLINE void take_notes(const Room& r) {
-  const int lane = threadIdx.x % SIDE;
-  for (int at = 0; at < TILE; at += THREADS / SIDE) {
-    const bool live = at + threadIdx.x / SIDE < TILE;
-    const int row = live ? at + threadIdx.x / SIDE : 0, first = row / C * C, c = row % C;
+  const int lane = me() % SIDE;
+  for (int at = 0; at < TILE; at += READY / SIDE) {
+    const bool live = at + me() / SIDE < TILE;
+    const int row = live ? at + me() / SIDE : 0, first = row / C * C, c = row % C;
     float keys[C], queries[C];
 #pragma unroll
     for (int j = 0; j < C; ++j) keys[j] = queries[j] = 0.0f;
@@ -304,6 +314,13 @@ template <bool WIDE, class T> KF_INLINE void finish(const float (&s)[COLS][KS], 
   }
 }
 
+KF_INLINE void make_ready(const Room& r) {
+  among_ready();
+  normalise(r);
+  among_ready();
+  take_notes(r);
+}
+
 template <class TS, class TE>
 KF_INLINE void delta_rule(const TQ* q, const TK* k, const TV* v, const TG* g, const TB* beta,
                           const TS* state, TO* out, TE* last, float4* shared) {
@@ -313,6 +330,19 @@ KF_INLINE void delta_rule(const TQ* q, const TK* k, const TV* v, const TG* g, co
   v += n * VN + h * VH + first * VE;
   g += n * GN + h * GH, beta += n * BN + h * BH;
   out += n * ON + h * OH + first * OD;
+  float* const room = (float*)shared;
+  if (HELPERS != 0 && threadIdx.x >= WARPS * 32) {
+    Coming next;
+    ask(next, q, k, v, g, beta, 0);
+    for (int t0 = 0, turn = 0; t0 < LEN; t0 += TILE, turn ^= 1) {
+      const Room r(room + turn * ROOM);
+      arrive(r, next);
+      if (t0 + TILE < LEN) ask(next, q, k, v, g, beta, t0 + TILE);
+      make_ready(r);
+      __syncthreads();
+    }
+    return;
+  }
   const int lane = threadIdx.x % LANES, column = threadIdx.x / LANES * COLS;
   float s[COLS][KS];
   if constexpr (BEGINS) {
@@ -321,18 +351,17 @@ KF_INLINE void delta_rule(const TQ* q, const TK* k, const TV* v, const TG* g, co
 #pragma unroll
     for (int i = 0; i < COLS * KS; ++i) s[i / KS][i % KS] = 0.0f;
   }
-  const Room r(shared);
   Coming next;
-  ask(next, q, k, v, g, beta, 0);
-  for (int t0 = 0; t0 < LEN; t0 += TILE) {
+  if constexpr (HELPERS == 0) ask(next, q, k, v, g, beta, 0);
+  for (int t0 = 0, turn = 0; t0 < LEN; t0 += TILE, turn ^= HELPERS != 0) {
+    const Room r(room + turn * ROOM);
     __syncthreads();
-    arrive(r, next);
-    __syncthreads();
-    if (t0 + TILE < LEN) ask(next, q, k, v, g, beta, t0 + TILE);
-    normalise(r);
-    __syncthreads();
-    take_notes(r);
-    __syncthreads();
+    if constexpr (HELPERS == 0) {
+      arrive(r, next);
+      if (t0 + TILE < LEN) ask(next, q, k, v, g, beta, t0 + TILE);
+      make_ready(r);
+      __syncthreads();
+    }
     for (int group = 0; group < GROUPS && t0 + group * C < LEN; ++group)
       step(r, group, s, lane, column, out, t0);
   }
