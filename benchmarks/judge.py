@@ -30,7 +30,7 @@ from benchmarks.report import add_json_option, commit, make_report, write_report
 from kforge_nb.judge.bench import Bench
 from kforge_nb.settings import Settings
 
-__all__ = ["main"]
+__all__ = ["main", "next_pairs", "read_pairs"]
 
 _ORDER = tuple((kind, name, threads) for threads in (1, 2) for name in KERNELS for kind in TWINS)
 Record = dict[str, Any]
@@ -43,7 +43,7 @@ def read_pairs(path: Path | None) -> list[Record]:
     return [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
 
 
-def _next(done: list[Record]) -> Iterator[tuple[str, str, int]]:
+def next_pairs(done: list[Record]) -> Iterator[tuple[str, str, int]]:
     """What to judge next: whatever was judged least, again and again."""
     counts = dict.fromkeys(_ORDER, 0)
     for row in done:
@@ -123,7 +123,9 @@ def _judge_pairs(options: argparse.Namespace, done: list[Record]) -> None:
     with tempfile.TemporaryDirectory(prefix="kforge-bench-") as folder:
         benches = _Benches(Path(folder))
         try:
-            for _, (kind, name, threads) in zip(range(options.pairs), _next(done), strict=False):
+            for _, (kind, name, threads) in zip(
+                range(options.pairs), next_pairs(done), strict=False
+            ):
                 if time.monotonic() > deadline:
                     break
                 row = _judge_pair(benches, kind, name, threads)
