@@ -77,16 +77,23 @@ def _has_bias(node: fx.Node) -> bool:
 
 
 def _split(graph: fx.Graph, node: fx.Node, new: dict[fx.Node, fx.Node]) -> fx.Node:
+    """The addition; the convolution before it keeps the name of the whole call."""
     args = fx.map_arg(node.args, new.__getitem__)
     kwargs = fx.map_arg(node.kwargs, new.__getitem__)
     value, bias = node.meta["example_value"], new[_bias(node)]
-    if "bias" in kwargs:
-        bare = graph.call_function(node.target, args, {**kwargs, "bias": None})  # type: ignore[arg-type]
-    else:
-        bare = graph.call_function(node.target, (*args[:2], None, *args[3:]), kwargs)  # type: ignore[arg-type]
     shape = (1, -1, *[1] * (value.dim() - 2))
-    view = graph.call_method("view", (bias, shape))
-    total = graph.call_function(operator.add, (bare, view))
+    named = "bias" in kwargs
+    bare = graph.create_node(
+        "call_function",
+        node.target,
+        tuple(args) if named else (*args[:2], None, *args[3:]),
+        {**kwargs, "bias": None} if named else dict(kwargs),
+        name=node.name,
+    )
+    view = graph.create_node("call_method", "view", (bias, shape), name=f"{node.name}_bias")
+    total = graph.create_node(
+        "call_function", operator.add, (bare, view), name=f"{node.name}_biased"
+    )
     for made in (bare, view, total):
         made.meta = {k: v for k, v in node.meta.items() if k != "example_value"}
     with value.fake_mode if hasattr(value, "fake_mode") else torch.no_grad():

@@ -83,7 +83,6 @@ _VENDOR = {
     "_grouped_mm", "grouped_mm", "multi_head_attention_forward", "addmv", "mv", "dot", "outer",
     "lstm", "gru", "tensordot", "_scaled_mm", "baddmm", "linalg_inv", "linalg_solve", "cdist",
     "triangular_solve", "linalg_vecdot", "chain_matmul", "multi_dot", "solve_triangular",
-    "_transformer_encoder_layer_fwd",
 }  # fmt: skip
 _MOVE = {
     "cat", "stack", "pad", "repeat", "repeat_interleave", "gather", "index_select", "roll", "flip",

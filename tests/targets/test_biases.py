@@ -50,6 +50,8 @@ def test_norm_and_residual_take_the_bias_before_them(captured, split):
     assert (norm.name, residual.name) == ("add·group_norm·silu", "add·div")
     assert [s.shape for s in norm.input_specs[:2]] == [(1, 16, 6, 6), (1, 16, 1, 1)]
     assert len(residual.inputs) == 3
+    before = {n.name for n in graph.gm.graph.nodes}
+    assert {n.name for n in norm.flow.nodes if n.target is torch.conv2d} <= before
 
 
 def test_taken_biases_leave_the_convolution_and_others_stay(captured, split):
