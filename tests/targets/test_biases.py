@@ -102,3 +102,17 @@ def test_on_a_cpu_convolutions_stay_whole(captured):
     """Libraries for the CPU add a bias on the way: nothing to gain there."""
     graph = captured(Block(), torch.randn(1, 8, 6, 6))
     assert cut(graph.gm, graph.example_inputs)[0].flow.gm is graph.gm
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last], ids=str)
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16], ids=str)
+def test_on_a_gpu_the_split_computes_the_same_bits(captured, same_bits, dtype, layout):
+    """The library's own addition of a bias is the one that the split writes down."""
+    model = Block().to("cuda", dtype, memory_format=layout)
+    x = torch.randn(1, 8, 64, 64, device="cuda", dtype=dtype).to(memory_format=layout)
+    graph = captured(model, x)
+    cuts = cut(graph.gm, graph.example_inputs)
+    assert [c.name for c in cuts] == ["add·group_norm·silu", "add·div"]
+    same_bits(graph, cuts)
