@@ -244,6 +244,7 @@ def judge_file(
         MissingTool: There is no compiler.
     """
     from kforge_nb.judge.foreign.judging import judge_file as judge
+    from kforge_nb.proposers.manual import manual_candidate
 
     return judge(
         path,
@@ -254,6 +255,7 @@ def judge_file(
         claim=claim,
         baseline=baseline,
         threads=threads,
+        planned=manual_candidate,
     )
 
 

@@ -22,13 +22,15 @@ from kforge_nb.judge.foreign.reading import ForeignFile, host_code, read_foreign
 from kforge_nb.judge.foreign.reference import Reference, live_reference, reference_from_file
 from kforge_nb.judge.foreign.result import FileEvaluation
 from kforge_nb.judge.judge import Judge
-from kforge_nb.proposers.manual import manual_candidate
 from kforge_nb.settings import Settings
 
 if TYPE_CHECKING:
     from kforge_nb.candidates.candidate import Language
 
-__all__ = ["judge_file"]
+__all__ = ["Planned", "judge_file"]
+
+Planned = Callable[[str, Any, Any, Any], Any]
+"""Source, plan, target and language to a candidate, as ``proposers.manual`` has it."""
 
 REFUSAL = (
     "it is host code, which can do anything that its process may; allow it with "
@@ -54,9 +56,10 @@ def judge_file(
     claim: str | float | None = None,
     baseline: str = "compile",
     threads: int = 0,
+    planned: Planned,
     stop: Callable[[], bool] | None = None,
 ) -> FileEvaluation:
-    """See :func:`kforge_nb.judge_file`."""
+    """See :func:`kforge_nb.judge_file`; ``planned`` reads a candidate off a source with a plan."""
     if baseline not in ("eager", "compile"):
         raise BadInput(f"baseline is {baseline!r}; choose eager or compile")
     file = read_foreign(Path(path).expanduser())
@@ -69,7 +72,7 @@ def judge_file(
         with Judge(settings, Path(name)) as judge:
             known = _reference(file, reference, inputs, where, judge)
             against = ("eager",) if baseline == "eager" else ("eager", "compile")
-            found = _judged(judge, file, known, against, stop)
+            found = _judged(judge, file, known, against, planned, stop)
     return FileEvaluation.of(
         found,
         file=file.path.name,
@@ -85,12 +88,13 @@ def _judged(
     file: ForeignFile,
     reference: Reference,
     against: tuple[str, ...],
+    planned: Planned,
     stop: Callable[[], bool] | None,
 ) -> Evaluation:
     if file.kind in ("plan", "forward"):
         bench = judge.open(reference.target)
         try:
-            candidate = manual_candidate(file.text, None, bench.target, _language(file))
+            candidate = planned(file.text, None, bench.target, _language(file))
         except ContractBreach as breach:
             return Evaluation(Verdict.REFUSED, str(breach))
         return bench.confirm(candidate, against, stop)

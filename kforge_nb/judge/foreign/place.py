@@ -69,6 +69,7 @@ class ForeignPlace(ExtensionPlace):
     """
 
     language = "foreign"
+    call_seconds = 20.0  # a first call may import and tune
 
     def __init__(
         self, place: Place, device: str, threads: int, file: ForeignFile, reference: Reference,

@@ -122,7 +122,7 @@ def _graph_of(reference: Callable[..., Any], args: Sequence[Any]) -> _Graph:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise BadInput(
             f"the reference cannot be traced as one graph ({type(error).__name__}: {first[:200]}); "
-            "judge a part of it that has no data-dependent control flow"
+            "judge a part of it that torch.compile traces whole"
         ) from None
     if len(found) != 1:
         raise BadInput("the reference computes nothing with tensors")
@@ -166,7 +166,14 @@ class _Builder:
             result = gm(*tensors)
         specs = tuple(TensorSpec.of(t) for t in tensors)
         outputs = tuple(TensorSpec.of(t) for t in result)
-        document = json.dumps([graph_to_document(gm), str(specs)], sort_keys=True)
+        try:
+            document = json.dumps([graph_to_document(gm), str(specs)], sort_keys=True)
+        except BadInput as error:
+            what = str(error).partition(" cannot")[0]
+            raise BadInput(
+                f"the reference {name} uses what a target cannot hold ({what}); judge a part of "
+                "it without that"
+            ) from None
         nodes = [n for n in self._found.gm.graph.nodes if n.op.startswith("call")]
         target = Target(
             fingerprint=hashlib.sha256(document.encode()).hexdigest(),

@@ -41,7 +41,6 @@ _SWITCHES: dict[str, Any] = {
     "torch's default dtype": torch.get_default_dtype,
     "torch's default device": torch.get_default_device,
     "torch's number of threads": torch.get_num_threads,
-    "gradient mode": torch.is_grad_enabled,
     "the process's trace function": sys.gettrace,
     "the process's profile function": sys.getprofile,
     "the number of threads of Python": threading.active_count,
