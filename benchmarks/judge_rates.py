@@ -45,7 +45,9 @@ BARS = (
     Bar("slower: called faster", most=0.01),
     Bar("faster: accepted", least=0.80),
     Bar("faster: undecided", most=0.15),
+    Bar("all: taken for a cheat or a wrong kernel", most=0.0),
 )
+_TIMED = ("accepted", "slower", "undecided")
 _COUNTED: dict[str, tuple[str, Callable[[str], bool]]] = {
     "same: decided": ("same", lambda verdict: verdict in ("accepted", "slower")),
     "slower: called faster": ("slower", lambda verdict: verdict == "accepted"),
@@ -77,6 +79,11 @@ def rate_rows(pairs: Sequence[Record]) -> list[Record]:
         low, high = wilson(hits, len(of_kind))
         value = hits / len(of_kind)
         rows.append(measure_row(name, value, "share", low=low, high=high, n=len(of_kind)))
+    if pairs:
+        blamed = sum(row["verdict"] not in _TIMED for row in pairs)
+        low, high = wilson(blamed, len(pairs))
+        name, value = "all: taken for a cheat or a wrong kernel", blamed / len(pairs)
+        rows.append(measure_row(name, value, "share", low=low, high=high, n=len(pairs)))
     for kind in dict.fromkeys(row["kind"] for row in pairs):
         of_kind = [row for row in pairs if row["kind"] == kind]
         for field, unit in (("ratio", "times"), ("seconds", "s"), ("foreign", "share")):

@@ -36,6 +36,13 @@ def test_missed_bars_are_told():
     assert missed(rate_rows(bad[:4])) == []
 
 
+def test_an_honest_twin_taken_for_a_cheat_is_told():
+    """Twins are honest and right: any other verdict on one of them misses a bar."""
+    pairs = [_pair("same", "undecided")] * 30 + [_pair("same", "suspicious")]
+
+    assert "taken for a cheat" in missed(rate_rows(pairs))[0]
+
+
 @pytest.mark.parametrize(("hits", "n"), [(0, 200), (2, 200), (200, 200)])
 def test_intervals_of_shares_hold_them(hits, n):
     """Also at none and at all, where a normal interval would have no width."""
