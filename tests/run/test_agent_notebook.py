@@ -39,10 +39,10 @@ def test_the_agent_notebook_runs_and_shows_cost_against_speed_up(tmp_path, monke
     assert "for at most $0.50" in text_of("--dry-run")
     assert "extern" in text_of("--dry-run")
     assert "run run: done" in text_of("%kforge wait run") or "replaced" in text_of("wait run")
-    nodes = text_of("run.nodes[[")
+    nodes = text_of("run.nodes[")
     assert all(word in nodes for word in ("wrong", "compile_failed"))
     assert "image/png" in next(kinds for s, (_, kinds) in shown.items() if "plot_cost" in s)
-    costs = text_of("run.costs[[")
+    costs = text_of("run.costs[")
     assert "format" in costs
     assert "propose" in costs
     assert text_of("again.nodes") == "True"
