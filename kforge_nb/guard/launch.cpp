@@ -1,5 +1,5 @@
 // The launch op: kforge::launch(Tensor[] inputs, int handle) -> Tensor[], and its short forms
-// kforge::launch.in1(Tensor a, int handle) -> Tensor … .in8, which save the lists on both ways.
+// launch.in1(Tensor a, int handle) -> Tensor … .in8out2, which save the lists on both ways.
 //
 // Everything that must happen on each call of an installed kernel happens here, without Python:
 // check the inputs against the variant that the kernel was judged with, copy what is only laid out
@@ -192,34 +192,38 @@ void launch_boxed(StableIValue* stack, uint64_t, uint64_t) {
   stack[0] = as_value(list ? list : new_list(outputs));
 }
 
-template <int N>
+// N inputs and M outputs as they are.
+template <int N, int M>
 void launch_short(StableIValue* stack, uint64_t, uint64_t) {
   Call call;
   Few<kMaxOutputs> outputs;
   for (int i = 0; i < N; ++i) call.inputs.push(Owned(as_tensor(stack[i])));
   call.handle = static_cast<int64_t>(stack[N]);
   find_entry(&call);
-  if (call.entry->outputs.size() != 1)
+  if (call.entry->outputs.size() != M)
     throw std::runtime_error("kforge::launch: a kernel with " +
                              std::to_string(call.entry->outputs.size()) +
-                             " outputs has no short form");
+                             " outputs is called in a form with " + std::to_string(M));
   OwnedList list(launch_or_grad(call, outputs));
-  if (list.handle)
-    check(torch_list_get_item(list.handle, 0, &stack[0]), "list_get_item");
-  else
-    stack[0] = as_value(outputs.release(0));
+  for (int i = 0; i < M; ++i) {
+    if (list.handle)
+      check(torch_list_get_item(list.handle, i, &stack[i]), "list_get_item");
+    else
+      stack[i] = as_value(outputs.release(i));
+  }
+}
+
+template <int N>
+void implement_short(torch::stable::detail::StableLibrary& m) {
+  const std::string name = "launch.in" + std::to_string(N);
+  m.impl(name.c_str(), &launch_short<N, 1>);
+  m.impl((name + "out2").c_str(), &launch_short<N, 2>);
+  if constexpr (N > 1) implement_short<N - 1>(m);
 }
 
 void implement(torch::stable::detail::StableLibrary& m) {
   m.impl("launch", &launch_boxed);
-  m.impl("launch.in1", &launch_short<1>);
-  m.impl("launch.in2", &launch_short<2>);
-  m.impl("launch.in3", &launch_short<3>);
-  m.impl("launch.in4", &launch_short<4>);
-  m.impl("launch.in5", &launch_short<5>);
-  m.impl("launch.in6", &launch_short<6>);
-  m.impl("launch.in7", &launch_short<7>);
-  m.impl("launch.in8", &launch_short<8>);
+  implement_short<8>(m);
 }
 
 }  // namespace kforge

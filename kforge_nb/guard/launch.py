@@ -1,9 +1,9 @@
 """The launch op in Python: registering kernels, the fake implementation, counters, kill switch.
 
 ``torch.ops.kforge.launch`` is one opaque op for eager, Inductor, CUDA graphs and export. It takes
-lists (``launch.default(Tensor[] inputs, int handle) -> Tensor[]``) or, where a kernel has few
-inputs and one output, tensors (``launch.in1(Tensor in0, int handle) -> Tensor`` to ``.in8``), which
-costs the host less. The work of a call is done in ``launch.cpp``, or in
+lists (``launch.default(Tensor[] inputs, int handle) -> Tensor[]``) or, which costs the host less,
+up to eight inputs and two outputs as they are (``launch.in1(Tensor in0, int handle) -> Tensor`` to
+``launch.in8out2``). The work of a call is done in ``launch.cpp``, or in
 :mod:`kforge_nb.guard.cupy_op` where no C++ compiler exists. Two more ops are only ever called from
 there: ``kforge::original`` runs the replaced subgraph, ``kforge::shadow`` compares a kernel's
 outputs with it on the first calls.
@@ -51,11 +51,12 @@ __all__ = [
     "running",
     "set_running",
     "shadow_calls",
+    "short_name",
 ]
 
 SHADOW_CALLS = 2
-SHORT = range(1, 9)
-"""Numbers of inputs for which ``launch.in1`` … exist: one output, and no list on either way."""
+SHORT = tuple((count, outputs) for outputs in (1, 2) for count in range(1, 9))
+"""Numbers of inputs and outputs for which a short form exists, without a list on either way."""
 _QUIET = {7, 8, FAILED}  # what the user asked for, and what has had its own warning, is no news
 
 
@@ -118,17 +119,26 @@ def _choose(library: torch.library.Library) -> Table:
     table = CupyTable(_original, _shadow)
     for key in ("CPU", "CUDA"):
         library.impl("launch", table.launch, key)
-        for count in SHORT:
-            library.impl(f"launch.in{count}", _shortened(table.launch), key)
+        for count, outputs in SHORT:
+            name = f"launch.{short_name(count, outputs)}"
+            library.impl(name, _shortened(table.launch, outputs), key)
     return table
 
 
-def _shortened(function: Callable[..., list[torch.Tensor]]) -> Callable[..., torch.Tensor]:
+def short_name(count: int, outputs: int) -> str:
+    """The overload that takes ``count`` tensors and a handle, and gives ``outputs`` tensors."""
+    return f"in{count}" if outputs == 1 else f"in{count}out{outputs}"
+
+
+def _shortened(
+    function: Callable[..., list[torch.Tensor]], outputs: int
+) -> Callable[..., torch.Tensor | tuple[torch.Tensor, ...]]:
     """A function of tensors, as the short forms are called, from one of a list of them."""
 
-    def short(*inputs_and_handle: Any) -> torch.Tensor:
+    def short(*inputs_and_handle: Any) -> torch.Tensor | tuple[torch.Tensor, ...]:
         *inputs, handle = inputs_and_handle
-        return function(inputs, handle)[0]
+        found = function(inputs, handle)
+        return found[0] if outputs == 1 else tuple(found)
 
     return short
 
@@ -146,10 +156,11 @@ def _define() -> torch.library.Library:
     library = torch.library.Library("kforge", "DEF")
     exact = getattr(torch.Tag, "needs_exact_strides", torch.Tag.needs_fixed_stride_order)
     tags = (exact, torch.Tag.pt2_compliant_tag)
-    for count in SHORT:  # first: torch tries a packet's overloads in the order of definition
+    for count, outputs in SHORT:  # first: torch tries a packet's overloads in this order
         tensors = ", ".join(f"Tensor in{i}" for i in range(count))
-        schema = f"launch.in{count}({tensors}, int handle) -> Tensor"
-        _declare(library, schema, tags, _shortened(_fake))
+        result = "Tensor" if outputs == 1 else f"({', '.join(['Tensor'] * outputs)})"
+        schema = f"launch.{short_name(count, outputs)}({tensors}, int handle) -> {result}"
+        _declare(library, schema, tags, _shortened(_fake, outputs))
     _declare(library, "launch(Tensor[] inputs, int handle) -> Tensor[]", tags, _fake)
     library.define("original(Tensor[] inputs, int handle, int reason) -> Tensor[]")
     library.define("shadow(Tensor[] inputs, Tensor[] ours, int handle) -> Tensor[]")

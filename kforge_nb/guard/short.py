@@ -2,7 +2,7 @@
 
 Everything that rewrites graphs knows one form of a launch, ``launch(inputs, handle)`` with lists on
 both ways. Building and taking apart these lists is a third of what a call costs the host, so where
-a kernel has few inputs and one output the graph that finally runs calls ``launch.in1`` … instead.
+a kernel has few inputs and outputs the graph that finally runs calls ``launch.in1`` … instead.
 A graph that runs as Python calls the op's own C function; the Python object around it, of which
 compilers need to know, costs as much again.
 """
@@ -23,15 +23,23 @@ from kforge_nb.guard.marks import as_dynamos
 __all__ = ["direct", "shorten"]
 
 
+def direct(count: int, outputs: int = 1) -> Callable[..., Any]:
+    """The C function of a short form: ``f(*inputs, handle)``, a tensor or a tuple of them."""
+    return _direct(count, outputs)
+
+
 @functools.cache
-def direct(count: int) -> Callable[..., torch.Tensor]:
-    """The C function of the short form with ``count`` inputs: ``f(*inputs, handle)``."""
+def _direct(count: int, outputs: int) -> Callable[..., Any]:
     launch.load()
-    op = getattr(torch.ops.kforge.launch, f"in{count}")
+    op = _overload(count, outputs)
     function = functools.partial(getattr(op, "_op", op))
     named: Any = function  # a graph's code needs a name to call it by
-    named.__name__, named.__module__ = f"launch_in{count}", "kforge"
+    named.__name__, named.__module__ = f"launch_{launch.short_name(count, outputs)}", "kforge"
     return function
+
+
+def _overload(count: int, outputs: int) -> Any:
+    return getattr(torch.ops.kforge.launch, launch.short_name(count, outputs))
 
 
 def shorten(gm: fx.GraphModule, *, as_python: bool = False) -> fx.GraphModule:
@@ -47,14 +55,14 @@ def shorten(gm: fx.GraphModule, *, as_python: bool = False) -> fx.GraphModule:
     graph = fx.Graph()
     env: dict[fx.Node, fx.Node] = {}
     chosen = set(found)
+    single = {node for node in found if _outputs(node) == 1}
     for node in gm.graph.nodes:
         if node in chosen:
             inputs, handle = node.args
-            short = getattr(torch.ops.kforge.launch, f"in{len(inputs)}")
-            op = direct(len(inputs)) if as_python else short
+            op = (direct if as_python else _overload)(len(inputs), _outputs(node))
             env[node] = graph.call_function(op, (*(env[given] for given in inputs), handle))
             env[node].meta = {k: v for k, v in node.meta.items() if k not in _OF_THE_LIST}
-        elif node.target is operator.getitem and node.args[0] in chosen:
+        elif node.target is operator.getitem and node.args[0] in single:
             env[node] = env[node.args[0]]
             env[node].meta |= {k: v for k, v in node.meta.items() if k in _OF_THE_LIST}
         else:
@@ -66,15 +74,23 @@ def shorten(gm: fx.GraphModule, *, as_python: bool = False) -> fx.GraphModule:
 
 
 _OF_THE_LIST = ("val", "example_value", "tensor_meta")
-"""What a node's ``meta`` says of its value: for a short form that of the first element."""
+"""What a node's ``meta`` says of its value; with one output a short form has the element's."""
+
+
+def _outputs(node: fx.Node) -> int:
+    """How many outputs the kernel of a launch has."""
+    return len(launch.kernel(int(str(node.args[1]))).outputs)
 
 
 def _has_short_form(node: fx.Node) -> bool:
-    """Whether a node launches a kernel of few inputs, of which only the one output is used."""
+    """Whether a node launches a kernel of few inputs and outputs, which are taken one by one."""
     if str(node.target) != "kforge.launch.default" or node.kwargs:  # the op may not be loaded yet
         return False
     inputs, handle = node.args
-    if not isinstance(inputs, list | tuple) or len(inputs) not in launch.SHORT:
+    if not isinstance(inputs, list | tuple) or not isinstance(handle, int):
         return False
-    taken = all(user.target is operator.getitem and user.args[1] == 0 for user in node.users)
-    return taken and isinstance(handle, int) and len(launch.kernel(handle).outputs) == 1
+    outputs = _outputs(node)
+    taken = all(
+        user.target is operator.getitem and user.args[1] in range(outputs) for user in node.users
+    )
+    return taken and (len(inputs), outputs) in launch.SHORT

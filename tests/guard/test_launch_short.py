@@ -81,11 +81,31 @@ def test_a_shadow_check_gives_its_result_through_a_short_launch(handle):
     assert launch.counters(handle)["shadowed"] == 1
 
 
-def test_a_kernel_with_two_outputs_has_no_short_form(pair):
-    """It is refused in words, rather than answered with half of its result."""
+def test_a_form_with_other_outputs_is_refused(pair, handle):
+    """In words, rather than answered with half of the result, or with more than there is."""
     a = torch.randn(8, 64)
-    with pytest.raises(RuntimeError, match="2 outputs has no short form"):
+    with pytest.raises(RuntimeError, match="2 outputs is called in a form with 1"):
         torch.ops.kforge.launch.in2(a, a, pair)
+    with pytest.raises(RuntimeError, match="1 outputs is called in a form with 2"):
+        torch.ops.kforge.launch.in2out2(a, a, handle)
+
+
+@pytest.mark.filterwarnings("ignore:kforge")
+def test_two_outputs_come_without_a_list(pair):
+    """From the kernel, from the original and from a shadow check, with their gradients."""
+    a, b = torch.randn(8, 64, requires_grad=True), torch.randn(8, 64)
+    op = torch.ops.kforge.launch.in2out2
+    total, clipped = op(a, b, pair)
+    (total + clipped).sum().backward()
+    assert torch.equal(a.grad, 1 + ((a + b) > 0).float())
+    launch.shadow_calls(pair, 1)
+    with torch.no_grad():
+        for _ in range(2):
+            for mine, theirs in zip(op(a, b, pair), (a + b, torch.relu(a + b)), strict=True):
+                assert torch.equal(mine, theirs)
+    found = launch.counters(pair)
+    assert (found["launches"], found["shadowed"]) == (2, 1)
+    assert found["fallbacks"] == {"a gradient is needed": 1}
 
 
 def graph_of(function, *example):
@@ -96,7 +116,7 @@ def graph_of(function, *example):
 
 
 def test_shorten_replaces_what_it_can(handle, pair):
-    """Launches with one used output become short; two outputs stay; values and meta hold."""
+    """Launches become short, with one output or two; one whose list is used stays; values hold."""
     a, b = torch.randn(8, 64), torch.randn(8, 64)
 
     def function(x, y):
@@ -108,8 +128,16 @@ def test_shorten_replaces_what_it_can(handle, pair):
     short = shorten(traced)
     targets = [node.target for node in short.graph.nodes]
     assert targets.count(torch.ops.kforge.launch.in2) == 2
-    assert targets.count(torch.ops.kforge.launch.default) == 1
+    assert targets.count(torch.ops.kforge.launch.in2out2) == 1
+    assert torch.ops.kforge.launch.default not in targets
     assert torch.equal(short(a, b), function(a, b))
+    assert torch.equal(shorten(traced, as_python=True)(a, b), function(a, b))
+    whole = graph_of(lambda x, y: torch.stack(lists([x, y], pair)), a, b)
+    for node in whole.graph.nodes:
+        if node.target is torch.ops.aten.stack.default:
+            node.args = (node.args[0][0].args[0],)  # the list itself
+    whole.graph.eliminate_dead_code()
+    assert shorten(whole) is whole
     launches = [n for n in short.graph.nodes if n.target is torch.ops.kforge.launch.in2]
     assert [tuple(node.meta["val"].shape) for node in launches] == [(8, 64), (8, 64)]
     assert torch.ops.kforge.launch.in2 not in [node.target for node in traced.graph.nodes]
@@ -178,6 +206,22 @@ def test_a_region_that_stands_still_is_short_in_a_graph_that_grows(handle, rest)
                 torch.testing.assert_close(mine, theirs)
     assert len(graphs) == 1
     assert launch.counters(handle)["launches"] == 3
+
+
+def test_inductor_takes_two_outputs(pair):
+    """Both come out of one opaque call, and what is around them is fused as ever."""
+    a, b = torch.randn(8, 64), torch.randn(8, 64)
+
+    def function(x, y):
+        total, clipped = lists([x * 2, y], pair)
+        return total - 1, clipped + 1
+
+    compiled = torch.compile(function, backend=Rest("inductor"), dynamic=False, fullgraph=True)
+    expected = (a * 2 + b - 1, torch.relu(a * 2 + b) + 1)
+    with torch.no_grad():
+        for mine, theirs in zip(compiled(a, b), expected, strict=True):
+            torch.testing.assert_close(mine, theirs)
+    assert launch.counters(pair)["launches"] == 1
 
 
 @pytest.mark.parametrize("count", [5, 8, 9])
