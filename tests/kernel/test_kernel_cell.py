@@ -115,3 +115,30 @@ def test_a_kernel_made_from_another_stands_below_it(target):
     last = kernel.run("print(*r.nodes.iloc[-1][['parent', 'action', 'proposer']])").stdout
     assert last.split() == [parent, "optimise", "manual"]
     assert "has no node '9.9'" in refused.error + refused.stderr
+
+
+@pytest.mark.slow
+def test_an_answer_from_a_chat_window_is_judged(target, wait_for):
+    """Without any widget: the prompt is listed, the answer brought back from a cell, and judged."""
+    kernel, index = target
+    start = f"--proposer paste --target {index} --budget 1 --parallel 1 --baseline eager"
+    reply = kernel.run(
+        f"%%kforge optimize {start} --rest eager --guard-time 5 --as p\nmodel(x)", PATIENCE_S
+    )
+    assert reply.status == "ok", reply
+    ids = wait_for(lambda: kernel.run("print(*[w.id for w in p.prompts])").stdout.split(), 60, "it")
+    assert "softmax" in kernel.run("print(p.prompts[0].text)").stdout
+
+    answer = f"Here it is:\n```cpp\n{SOFTMAX}```\n"
+    taken = kernel.run(f"%%kforge answer {ids[0]} --run p\n{answer}")
+    kernel.run("%kforge wait p", PATIENCE_S)
+
+    assert "is judged now" in taken.stdout, taken
+    last = kernel.run("print(len(p.nodes), *p.nodes.iloc[-1][['proposer', 'verdict']])").stdout
+    count, proposer, verdict = last.split()
+    assert (count, proposer) == ("1", "paste")
+    assert verdict in {"accepted", "slower", "undecided"}
+    assert kernel.run("print(p.costs.usd.sum(), p.costs.calls.sum())").stdout.split() == [
+        "0.0",
+        "1",
+    ]
