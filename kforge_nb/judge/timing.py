@@ -37,6 +37,7 @@ SPIN_SECONDS = 1.2e-3  # an idle OpenMP thread waits for more work so long, awak
 PIPE_SHARE = 100  # a batch lasts at least this many empty exchanges
 PATIENCE, LEAST_PATIENCE = 3.0, 10.0
 _FEWEST_PAIRS = 3
+_AHEAD, _AHEAD_SECONDS = 3.0, 2e-3  # CPU time before a batch, over that in it, and how much more
 _PINGS = 9
 _OWN_THREADS = 2  # of a runner: the one that speaks with the judge, and the one that computes
 
@@ -229,9 +230,11 @@ def run_session(
     foreign = _Foreign([ours.child.pid, against.child.pid])
     pace = _warm_up(ours, against, inputs)
     used = _Used()
+    ahead = _Renewed(inputs)
+    ahead.turn(pace, source)
     look = plan.pairs
     while True:
-        _pair(ours, against, inputs, session, pace, source, fetch, plan, used)
+        _pair(ours, against, inputs, session, pace, source, fetch, plan, used, ahead)
         pace = pace.after(session)
         session.stopped = stop()
         late = plan.over(time.monotonic() - start, len(session.ours))
@@ -242,6 +245,7 @@ def run_session(
     session.seconds = time.monotonic() - start
     session.foreign = foreign.share()
     session.cores = used.cores
+    session.disagreement = used.ahead()
     return session
 
 
@@ -292,10 +296,9 @@ class _Pace:
 def _pair(
     ours: Tried, against: Side, inputs: TimedInputs, session: Session, pace: _Pace,
     source: random.Random, fetch: Callable[[int], list[torch.Tensor]], plan: Plan, used: _Used,
+    ahead: _Renewed,
 ) -> None:  # fmt: skip
-    calls = max(1, min(inputs.slots, round(pace.calls * source.uniform(0.8, 1.2))))
-    first = source.randrange(inputs.slots)
-    inputs.renew(first, calls, source)
+    first, calls = ahead.turn(pace, source)
     seconds = [0.0, 0.0]
     order = [0, 1]
     source.shuffle(order)
@@ -303,13 +306,14 @@ def _pair(
         side = (ours, against)[index]
         time.sleep(SETTLE_SECONDS)
         idle = cpu_seconds(ours.child.pid)
-        side.batch(first + calls, pace.lead(index))  # on other slots
+        lead = pace.lead(index)
+        side.batch(first + calls, lead)  # on other slots
         before = cpu_seconds(ours.child.pid)
         wall = side.batch(first, calls)
         after = cpu_seconds(ours.child.pid)
         seconds[index] = max(wall - pace.costs[index], 0.02 * wall) / calls
         if side is ours:
-            used.add(after - before, wall)
+            used.add(wall, (before - idle, lead), (after - before, calls))
             time.sleep(SETTLE_SECONDS)  # it has answered: what it still does is hidden work
             spin = SPIN_SECONDS * max(0, thread_count(ours.child.pid) - _OWN_THREADS)
             idle, after, wall = after + spin, cpu_seconds(ours.child.pid), SETTLE_SECONDS
@@ -329,15 +333,53 @@ def thread_count(pid: int) -> int:
         return 0
 
 
+class _Renewed:
+    """Slots for the pair after this one, renewed before this one.
+
+    What was just written is in the caches; by the time it is read, two batches of others were.
+    """
+
+    def __init__(self, inputs: TimedInputs) -> None:
+        self._inputs = inputs
+        self._next = (0, 0)
+
+    def turn(self, pace: _Pace, source: random.Random) -> tuple[int, int]:
+        """First slot and number of calls of this pair; those of the next one are drawn."""
+        now, slots = self._next, self._inputs.slots
+        calls = max(1, min(slots, round(pace.calls * source.uniform(0.8, 1.2))))
+        first = source.randrange(slots)
+        self._inputs.renew(first, calls, source)
+        self._next = (first, calls)
+        return now
+
+
 class _Used:
-    """CPU time of the candidate's threads in its own batches."""
+    """CPU time that the candidate's process used in its batches, and in the calls before them."""
 
     def __init__(self) -> None:
         self._cpu = self._wall = 0.0
+        self._lead: list[tuple[float, int]] = []
+        self._timed: list[tuple[float, int]] = []
 
-    def add(self, cpu: float, wall: float) -> None:
-        self._cpu += max(0.0, cpu)
+    def add(self, wall: float, lead: tuple[float, int], timed: tuple[float, int]) -> None:
+        """Seconds of a batch, and CPU seconds and calls of what came before and of the batch."""
+        self._cpu += max(0.0, timed[0])
         self._wall += wall
+        self._lead.append(lead)
+        self._timed.append(timed)
+
+    def ahead(self) -> str | None:
+        """Words, if calls that do not count use far more of the CPU than those that do."""
+        lead, timed = (
+            plain.median(cpu / calls for cpu, calls in rows) for rows in (self._lead, self._timed)
+        )
+        more = (lead - timed) * plain.median(calls for _, calls in self._lead)
+        if lead <= _AHEAD * timed or more < _AHEAD_SECONDS:
+            return None
+        return (
+            f"a call uses {timed * 1e6:.3g} µs of the CPU when it is timed and {lead * 1e6:.3g} µs "
+            "just before that: work done ahead of the clock"
+        )
 
     @property
     def cores(self) -> float:
