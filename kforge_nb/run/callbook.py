@@ -55,6 +55,11 @@ class CallBook:
         self._live: dict[int, _Live] = {}
         self._lock = threading.Lock()
         self._shown = 0.0
+        self._before = record.store.last_call(record.id)
+
+    def earlier_answer(self, text: str) -> str | None:
+        """The answer that a text got in an earlier session which could not judge it any more."""
+        return self._record.store.take_answer(self._record.id, text, self._before)
 
     def begin(self, call: Call) -> int:
         """On disk, at its worst price, before the request leaves."""

@@ -7,10 +7,12 @@ record: what earlier sessions spent counts, and each call is in the store before
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from kforge_nb.proposers.chat import Chat, Reply
+from kforge_nb.proposers.chat import Usage as Answered
 from kforge_nb.proposers.cost import Ledger, Price, Usage, tokens_bound, tokens_estimate
 from kforge_nb.proposers.prices import usd
 from kforge_nb.proposers.prompting import render
@@ -19,6 +21,7 @@ from kforge_nb.run import facts
 from kforge_nb.search import allocate, paying
 
 if TYPE_CHECKING:
+    from kforge_nb.proposers.prompting import Prompt
     from kforge_nb.proposers.protocol import Proposer
     from kforge_nb.run.conductor import Conductor
     from kforge_nb.run.work import Work
@@ -80,6 +83,20 @@ class _Linked(threading.Event):
         return super().is_set() or self._other.is_set()
 
 
+class _Remembering(Chat):
+    """A client that uses answers which an earlier session paid for and could not judge any more."""
+
+    def __init__(self, earlier: Callable[[str], str | None], model: str, **options: Any) -> None:
+        super().__init__(model, **options)
+        self._earlier = earlier
+
+    def complete(self, prompt: Prompt, **options: Any) -> Reply:
+        known = self._earlier(prompt.text())
+        if known is None:
+            return super().complete(prompt, **options)
+        return Reply(known, Answered(0), "stop", 0.0, 1, notes=("answered in an earlier session",))
+
+
 def paid_proposer(conductor: Conductor, price: Price) -> Proposer:
     """The ``openai`` proposer of one search; gives the conductor its purse, if calls cost money.
 
@@ -87,11 +104,11 @@ def paid_proposer(conductor: Conductor, price: Price) -> Proposer:
         BadInput: There is no key for an endpoint that needs one.
         StoreError: A booking of an earlier session cannot be read.
     """
-    from kforge_nb.proposers.chat import Chat
     from kforge_nb.proposers.openai import OpenAIProposer
 
     options, record = conductor.options, conductor.record
-    chat = Chat(
+    chat = _Remembering(
+        conductor.book.earlier_answer,
         str(options.model),
         temperature=options.temperature,
         reasoning_effort=options.reasoning_effort,

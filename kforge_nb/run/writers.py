@@ -92,12 +92,11 @@ def _paste(options: OptimizeOptions) -> Writer:
     def opened(conductor: Conductor) -> Proposer:
         from kforge_nb.proposers.paste import PasteProposer
 
-        record = conductor.record
         return PasteProposer(
             conductor.book,
             conductor.control.stop,
             conductor.changed,
-            lambda text: record.store.unused_answer(record.id, text),
+            conductor.book.earlier_answer,
         )
 
     return Writer(Unopened("paste"), options.parallel, opened)

@@ -19,6 +19,7 @@ _SHOWN = (
     "target, node, calls, tokens_in, tokens_cached, tokens_out, tokens_reasoning, estimated, "
     "usd, seconds, model, prompt, purpose, state, problem, created"
 )
+TAKEN = "the session ended before the answer was judged; a later one used it"
 LOST = "the process ended before the answer came; the call may have been paid for"
 
 
@@ -111,12 +112,28 @@ class CallRecords(Base):
         """
         return self._calls("" if node is None else " AND node = ?", run, *([node] if node else []))
 
-    def unused_answer(self, run: str, sent: str) -> str | None:
-        """The answer that a text got in this run, unless the call's node has been judged since."""
+    def last_call(self, run: str) -> int:
+        """The number of the run's newest call; 0 where there is none."""
+        return int(self._rows("SELECT max(seq) AS n FROM costs WHERE run = ?", run)[0]["n"] or 0)
+
+    def take_answer(self, run: str, sent: str, last: int) -> str | None:
+        """An answer that a text got and that nothing came of, to be used instead of asking again.
+
+        Args:
+            run: Id of the run.
+            sent: The text.
+            last: Only calls up to this number are looked at: those of earlier sessions.
+
+        Returns:
+            The newest answer whose node was never judged and that was not taken before.
+        """
         digest = hashlib.sha256(sent.encode("utf-8", "surrogateescape")).hexdigest()
-        for call in reversed(self._calls(" AND sent = ?", run, digest)):
-            if call["answer"] and not self._judged(run, call["node"]):
-                return str(call["answer"])
+        where = " AND sent = ? AND seq <= ? AND state = 'done' AND problem = ''"
+        with self.database.write() as c:
+            for call in reversed(self._calls(where, run, digest, last)):
+                if call["answer"] and not self._judged(run, call["node"]):
+                    c.execute("UPDATE costs SET problem = ? WHERE seq = ?", (TAKEN, call["seq"]))
+                    return str(call["answer"])
         return None
 
     def _calls(self, where: str, *values: Any) -> list[dict[str, Any]]:

@@ -63,17 +63,23 @@ def test_calls_of_a_dead_process_are_lost_but_paid(store, run):
     assert store.lose_calls(run) == 0
 
 
-def test_an_answer_is_unused_until_its_node_is_judged(store, run, example):
-    """An answer that came just before the kernel died is found again, and only then."""
+def test_an_answer_of_an_earlier_session_is_taken_once(store, run, example):
+    """An answer that came just before the kernel died is found again, once, and not if judged."""
     number = store.begin_call(run, node="0.90", **CALL)
-    assert store.unused_answer(run, "write a kernel") is None
+    last = store.last_call(run)
+    assert (last, store.take_answer(run, "write a kernel", last)) == (number, None)
     store.end_call(number, **ANSWER, answer="text")
-    assert store.unused_answer(run, "write a kernel") == "text"
-    assert store.unused_answer(run, "write another") is None
+    assert store.take_answer(run, "write a kernel", last - 1) is None
+    assert store.take_answer(run, "write another", last) is None
+    assert store.take_answer(run, "write a kernel", last) == "text"
+    assert store.take_answer(run, "write a kernel", last) is None
+    assert store.costs(run)[-1]["usd"] == 0.02
 
-    node = {**example["nodes"][0], "id": "0.90", "parent": None}
+    number = store.begin_call(run, node="0.91", **CALL)
+    store.end_call(number, **ANSWER, answer="judged")
+    node = {**example["nodes"][0], "id": "0.91", "parent": None}
     put_node(store, run, node, example["details"]["0.0"])
-    assert store.unused_answer(run, "write a kernel") is None
+    assert store.take_answer(run, "write a kernel", number) is None
 
 
 def test_details_tell_what_was_asked_and_answered(store, run, example):
