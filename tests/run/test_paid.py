@@ -165,24 +165,31 @@ def test_a_killed_session_leaves_its_call_counted_at_its_worst(paid):
 
 
 def test_a_paid_run_is_resumed_without_paying_twice(paid):
-    """Nothing that was judged is asked for again after a stop, and the money adds up."""
+    """Answers that nobody could judge any more are used when the same is to be asked again."""
     server = paid.serve()
     paid.judge.gate.clear()
     conductor = paid.paid_conductor(budget=4, parallel=1)
+
+    def answered_calls(count):
+        deadline = time.monotonic() + PATIENCE_S
+        while [c["state"] for c in paid.store.costs(conductor.record.id)] != ["done"] * count:
+            assert time.monotonic() < deadline, "as many answers as may wait for the judge"
+            time.sleep(0.01)
+
     conductor.start()
-    deadline = time.monotonic() + PATIENCE_S
-    while [c["state"] for c in paid.store.costs(conductor.record.id)] != ["done"] * 3:
-        assert time.monotonic() < deadline, "as many answers as may wait for the judge"
-        time.sleep(0.01)
+    answered_calls(3)
     Run(StoreSource(conductor.record)).stop()
-    paid.judge.gate.set()
     again = Conductor(
         conductor.record, works_of(conductor.record), conductor.options, "here", paid.tools()
     )
-    document = finish(again)
+    again.start()
+    answered_calls(6)
+    assert len(server.requests) == 3
+    paid.judge.gate.set()
+    assert again.join(PATIENCE_S)
 
-    assert len(document["nodes"]) == 4
-    assert len(server.requests) == 4, "an answer that was paid for was asked for again"
+    document = Run(StoreSource(conductor.record)).document
+    assert len(document["nodes"]) == len(server.requests) == 4
     assert sum(c["usd"] for c in document["costs"]) == pytest.approx(4 * CALL_USD)
     used = [c for c in document["costs"] if "earlier session" in c["problem"]]
     assert (len(used), sum(c["usd"] for c in used)) == (3, 0.0)
