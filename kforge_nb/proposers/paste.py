@@ -106,13 +106,13 @@ class PasteProposer:
         strategy = next_strategy(request) if request.action == "optimise" else None
         prompt = render(request, strategy)
         origin = {"proposer": self.name, "prompt": prompt.version, "strategy": strategy}
+        before = self._known(prompt.text())
         number = self._begin(request, prompt)
         question = _Question(request, prompt, origin, time.monotonic(), number)
         with self._lock:
             self._questions[request.node] = question
-        before = self._known(prompt.text())
-        if before is not None:
-            self.answer(request.node, before)
+            if before is not None:
+                self._take(question, before)
         self._changed()
         while not question.done.wait(LOOK_EVERY_S):
             if self._stop.is_set():
