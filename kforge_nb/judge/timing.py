@@ -158,6 +158,8 @@ class Session:
     in its own batches; ``hidden`` the CPU seconds that it used in the ``watched`` seconds when it
     had answered already, or that belonged to the baseline. ``disagreement`` says,
     on a GPU, how far the runner's own reading is from the judge's clock, where it is too far.
+    ``blur`` is by how many seconds a call may be told too short there, since the flush that is
+    taken off took longer at times: others used the device.
     """
 
     ours: list[float] = field(default_factory=list)
@@ -174,6 +176,7 @@ class Session:
     watched: float = 0.0
     stopped: bool = False
     disagreement: str | None = None
+    blur: float = 0.0
 
 
 class _Foreign:

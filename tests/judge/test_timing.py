@@ -124,6 +124,16 @@ def test_the_interval_decides(found, verdict):
     assert ruled.reason
 
 
+@pytest.mark.parametrize(
+    ("blur", "verdict"),
+    [(0.0, Verdict.SUSPICIOUS), (0.8e-6, Verdict.SUSPICIOUS), (1.1e-6, Verdict.UNDECIDED)],
+)
+def test_a_shared_device_makes_no_honest_kernel_a_cheat(blur, verdict):
+    """Below physics by less than the timing is uncertain decides nothing; never a speed-up."""
+    found = _comparison(90.0, 80.0, 99.0, ours_us=0.1)
+    assert rule(_target(), found, [Session(), Session(blur=blur)], 1e-6).verdict is verdict
+
+
 def test_hidden_work_is_suspicious():
     """A candidate that works in the baseline's time is caught, however fast it looks."""
     ruled = rule(_target(), _comparison(2, 1.9, 2.1), [Session(hidden=0.05, watched=0.1)], 0.0)

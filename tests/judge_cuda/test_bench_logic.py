@@ -84,6 +84,23 @@ def test_the_flush_is_taken_off_both_sides(inputs):
     assert found.disagreement is None
 
 
+class _SharedSide(_Side):
+    """A side whose flushes others on the device hold up, most of the time."""
+
+    def batch(self, replays: int, empty: bool) -> tuple[float, float]:
+        wall, device = super().batch(replays, empty)
+        held = replays * self.calls * self.random.choice((0.0, 20e-6, 40e-6)) if empty else 0.0
+        return wall + held, device + held
+
+
+def test_it_is_told_by_how_much_a_shared_device_blurs_a_call(inputs):
+    """What is taken off was tens of microseconds off at times; alone it never is."""
+    plan = Plan(seconds=0.5)
+    shared = _session(inputs, _SharedSide(4e-6, 0.02, 1), _Side(12e-6, 0.02, 2), plan)
+    assert 15e-6 < shared.blur < 45e-6
+    assert _session(inputs, _Side(4e-6, 0.02, 1), _Side(12e-6, 0.02, 2), plan).blur < 1e-7
+
+
 def test_batches_are_long_against_the_exchange(inputs):
     """What counts lasts a hundred exchanges, or at least ten milliseconds."""
     side = _Side(5e-6, 0.0, 3)

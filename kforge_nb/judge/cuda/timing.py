@@ -236,6 +236,7 @@ def run_cuda_session(
                 break
     session.disagreement = _disagreement(tallies[0]) or _unflushed(ours, against, tallies)
     session.foreign = max(_disturbed(tally.empty) for tally in tallies)
+    session.blur = plain.median(tallies[0].empty) - min(tallies[0].empty)
     session.seconds = time.monotonic() - start
     return session
 
