@@ -123,7 +123,10 @@ class CudaRunner(RunnerHandle):
 
     def bind(self, binding: CudaBinding) -> None:
         """Check the launches and take the device memory; sets ``occupancy`` (blocks, by launch)."""
-        self._ask(CudaOp.BIND, payload=pack_binding(binding))
+        limit = (
+            self._limits.start_seconds + self._limits.call_seconds
+        )  # nothing of a candidate runs
+        self._ask(CudaOp.BIND, payload=pack_binding(binding), seconds=limit)
         self.occupancy = unpack_occupancy(self._page(), len(binding.launches))
 
     def run(self, laid_out: bool = False) -> float:
