@@ -10,7 +10,7 @@ from kforge_nb.judge.evaluation import Comparison, Evaluation, Verdict
 from kforge_nb.judge.foreign.claims import Claim, compared, read_claims, settings_of
 from kforge_nb.judge.foreign.credit import without_credit
 from kforge_nb.judge.foreign.policy import scan_python
-from kforge_nb.judge.foreign.reading import read_foreign
+from kforge_nb.judge.foreign.reading import on_the_default_stream, read_foreign
 from kforge_nb.judge.foreign.result import FileEvaluation
 from kforge_nb.judge.foreign.slicing import reference_source
 from kforge_nb.judge.foreign.values import decode, encode
@@ -38,6 +38,22 @@ def test_a_file_is_known_by_its_text(name, tmp_path):
     (tmp_path / name).write_text(text)
 
     assert read_foreign(tmp_path / name).kind == kind
+
+
+@pytest.mark.parametrize(
+    ("launch", "default"),
+    [
+        ("k<<<n / c, 256>>>(x)", True),
+        ("k<float, 4><<<dim3(a, b, c), dim3(32, 8)>>>(x)", True),
+        ("k<<<n, 256, 1024>>>(x)", True),
+        ("k<<<grid, block, 0, at::cuda::getCurrentCUDAStream()>>>(x)", False),
+        ("k<<<dim3(a, b), dim3(c, d), pick(e, f), stream>>>\n (x)", False),
+        ("k(x); // <<<", False),
+    ],
+)
+def test_a_launch_without_a_stream_is_seen(launch, default):
+    """A graph does not hold what goes to the default stream, and must not be timed for it."""
+    assert on_the_default_stream(launch) is default
 
 
 UNKNOWN = {

@@ -22,6 +22,7 @@ from kforge_nb.judge.extension.place import HOST_CODE, ExtensionPlace
 from kforge_nb.judge.foreign import credit
 from kforge_nb.judge.foreign.loading import request_key
 from kforge_nb.judge.foreign.policy import scan_python
+from kforge_nb.judge.foreign.reading import on_the_default_stream
 from kforge_nb.judge.foreign.session import (
     OTHER_WEIGHTS,
     ForeignCandidate,
@@ -52,6 +53,7 @@ __all__ = ["ForeignBench", "ForeignPlace"]
 
 MEMORY = 4 << 30
 _MOST_BUILDS = 8
+_ON_A_STREAM = "its calls were timed on a stream, with what the host needs between launches"
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,6 +88,8 @@ class ForeignPlace(ExtensionPlace):
         self._loading: Loading | None = None
         self._first: ForeignCandidate | None = None
         self._streamed = ""
+        if device.startswith("cuda") and on_the_default_stream(file.text):
+            self._streamed = f"{_ON_A_STREAM}: it launches on the default stream"
 
     # ---- what is expected ------------------------------------------------------------------
 
@@ -219,10 +223,7 @@ class ForeignPlace(ExtensionPlace):
         except RunnerFailed as failed:
             if failed.verdict is not Verdict.REFUSED or not self._device.startswith("cuda"):
                 raise
-            self._streamed = (
-                f"its calls were timed on a stream, with what the host needs between launches: "
-                f"{failed.reason}"
-            )
+            self._streamed = f"{_ON_A_STREAM}: {failed.reason}"
             loaded.restart_streamed()
             session, figures = self._place.time(loaded, *rest)
         if self._streamed:

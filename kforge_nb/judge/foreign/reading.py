@@ -25,7 +25,14 @@ from typing import Literal
 
 from kforge_nb.errors import BadInput
 
-__all__ = ["ForeignFile", "Kind", "host_code", "read_foreign", "read_text"]
+__all__ = [
+    "ForeignFile",
+    "Kind",
+    "host_code",
+    "on_the_default_stream",
+    "read_foreign",
+    "read_text",
+]
 
 Kind = Literal["model", "inline", "function", "launch", "forward", "plan"]
 MAX_BYTES = 1 << 20
@@ -34,6 +41,8 @@ _BINDS_LAUNCH = re.compile(r"\bm\s*\.\s*def\s*\(\s*\"launch\"|\blibrary\s*\.\s*d
 _HAS_LAUNCH = re.compile(r"\b(?:at|torch)\s*::\s*Tensor[\w:&\s<>,]*\blaunch\s*\(")
 _FORWARD = re.compile(r"\bforward\s*\(\s*(?:const\s+)?(?:std\s*::\s*)?vector\s*<")
 _CUDA = re.compile(r"__global__|cuda_sources|\.cuda\(|device\s*=\s*['\"]cuda|<<<|\btriton\b")
+_LAUNCH = re.compile(r"<<<(.{1,400}?)>>>\s*\(", re.DOTALL)
+_STREAM = 3  # commas before the stream of a launch
 _CPP, _CU = (".cpp", ".cc", ".cxx", ".c"), (".cu", ".cuh")
 
 
@@ -58,6 +67,24 @@ class ForeignFile:
 def host_code(kind: Kind) -> bool:
     """Whether files of this kind run code on the host."""
     return kind != "plan"
+
+
+def on_the_default_stream(text: str) -> bool:
+    """Whether a text launches a kernel without saying on which stream.
+
+    Such a launch goes to the default stream at once, also while a graph of another stream is being
+    recorded: the graph then lacks it, and nothing raises.
+    """
+    return any(_commas(found.group(1)) < _STREAM for found in _LAUNCH.finditer(text))
+
+
+def _commas(text: str) -> int:
+    """Commas outside of parentheses, brackets and braces."""
+    depth = count = 0
+    for letter in text:
+        depth += (letter in "([{") - (letter in ")]}")
+        count += letter == "," and depth == 0
+    return count
 
 
 def read_text(path: Path) -> str:
