@@ -28,6 +28,9 @@ COMPILE_AT_MOST = 8
 COMPILE_S = 120.0
 """Winners that are timed against torch.compile too, and seconds after which no more is begun."""
 
+COMPILE_NODES = 200
+"""Nodes of a target's graph above which compiling it may take minutes, and is left out."""
+
 CLEAR = 1.1
 """A lower bound over eager from which a winner is taken to stand before it is timed again."""
 
@@ -56,7 +59,9 @@ class Confirmation:
             if best is None or best.id in tried or not work.accepted(best.id):
                 break
             tried.add(best.id)
-            self._time_again(work, best.id, compiled=self._room and work.low(best.id) >= CLEAR)
+            self._time_again(
+                work, best.id, compiled=self._room_for(work) and work.low(best.id) >= CLEAR
+            )
         winners = [node_id for node_id in tried if node_id]
         work.confirmed = _fastest(work, winners)
         if work.confirmed is not None and self._against_compile(work, work.confirmed):
@@ -70,19 +75,22 @@ class Confirmation:
         if self._left_out:
             self._record.add_note(
                 f"winners timed against eager only: {self._left_out}; timing them against "
-                f"torch.compile too ends after {COMPILE_AT_MOST} winners or {COMPILE_S:.0f} s"
+                f"torch.compile too ends after {COMPILE_AT_MOST} winners or {COMPILE_S:.0f} s, and "
+                f"leaves out graphs of more than {COMPILE_NODES} nodes"
             )
 
-    @property
-    def _room(self) -> bool:
-        """Whether another winner may be timed against torch.compile."""
-        return self._wanted and self._timed < COMPILE_AT_MOST and self._seconds < COMPILE_S
+    def _room_for(self, work: Work) -> bool:
+        """Whether another winner may be timed against torch.compile, and may be this one."""
+        graph = work.target.graph
+        small = graph is None or len(graph.graph.nodes) <= COMPILE_NODES
+        room = self._timed < COMPILE_AT_MOST and self._seconds < COMPILE_S
+        return self._wanted and small and room
 
     def _against_compile(self, work: Work, node_id: str) -> bool:
         """Times a winner against torch.compile unless that was done; whether it was timed now."""
         if not self._wanted or work.timed_against(node_id, "compile"):
             return False
-        if not self._room:
+        if not self._room_for(work):
             self._left_out += 1
             return False
         self._time_again(work, node_id, compiled=True, standing=work.tree[node_id].evaluation)

@@ -54,7 +54,9 @@ def test_a_winner_that_falls_beside_compile_is_none(stage):
     assert searched(stage, budget=1).works[0].confirmed is None
 
 
-@pytest.mark.parametrize(("name", "value"), [("COMPILE_AT_MOST", 2), ("COMPILE_S", 0.0)])
+@pytest.mark.parametrize(
+    ("name", "value"), [("COMPILE_AT_MOST", 2), ("COMPILE_S", 0.0), ("COMPILE_NODES", 0)]
+)
 def test_beyond_the_limit_only_eager_is_timed_and_it_is_said(stage, monkeypatch, name, value):
     """A run with many winners ends in time; a note counts those without the figure."""
     monkeypatch.setattr(confirming, name, value)
