@@ -21,7 +21,9 @@ __all__ = ["DEVICES", "SplitBias", "bias_of", "fold", "split_biases", "without_b
 
 DEVICES = ("cuda",)
 """Kinds of devices whose libraries add a bias in a pass of its own."""
-_CONVOLUTIONS = ("conv2d", "conv3d")
+_RANKS = {"conv2d": 4, "conv3d": 5}
+"""Convolutions and how many dimensions a batch has; a single image has its channels elsewhere."""
+_GROUPS = 6  # place of the argument
 _KEY = "kforge_bias"
 _LOW = (torch.float32, torch.float16, torch.bfloat16)
 
@@ -63,12 +65,21 @@ def _bias(node: fx.Node) -> Any:
     return node.kwargs.get("bias", node.args[2] if len(node.args) > 2 else None)
 
 
+def _groups(node: fx.Node) -> Any:
+    return node.kwargs.get("groups", node.args[_GROUPS] if len(node.args) > _GROUPS else 1)
+
+
 def _has_bias(node: fx.Node) -> bool:
-    """Whether the node is a convolution on a GPU with a bias and with one user or more."""
-    if node.op != "call_function" or describe(node).name not in _CONVOLUTIONS:
+    """Whether the node is a batch's convolution on a GPU, in one group, with a bias.
+
+    torch's own kernels for groups begin with the bias: there it costs nothing.
+    """
+    if node.op != "call_function" or describe(node).name not in _RANKS or _groups(node) != 1:
         return False
     bias, value = _bias(node), node.meta.get("example_value")
     if not isinstance(bias, fx.Node) or not isinstance(value, torch.Tensor):
+        return False
+    if value.dim() != _RANKS[describe(node).name]:
         return False
     fake = bias.meta.get("example_value")
     known = isinstance(fake, torch.Tensor) and fake.dim() == 1 and fake.dtype is value.dtype

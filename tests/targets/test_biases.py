@@ -98,6 +98,30 @@ def test_captured_inputs_are_bare_answers(split):
     assert tuple(TensorSpec.of(t) for t in inputs) == norm.inputs
 
 
+class Plain(nn.Module):
+    """A convolution with a bias, and arithmetic behind it."""
+
+    def __init__(self, groups: int = 1) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(8, 8, 3, padding=1, groups=groups)
+
+    def forward(self, x: Any) -> Any:
+        return nn.functional.silu(self.conv(x)) * 2.0
+
+
+@pytest.mark.parametrize(
+    ("groups", "shape", "split_off"),
+    [(1, (1, 8, 8, 8), True), (1, (8, 8, 8), False), (8, (1, 8, 8, 8), False)],
+    ids=["batch", "single image", "depthwise"],
+)
+def test_only_batches_in_one_group_are_split(groups, shape, split_off, captured, split):
+    """A single image's bias would meet its height, and kernels for groups add it for nothing."""
+    graph = captured(Plain(groups), torch.randn(shape))
+    gm = biases.split_biases(graph.gm)
+    assert (gm is not graph.gm) is split_off
+    torch.testing.assert_close(gm(*graph.example_inputs), graph.gm(*graph.example_inputs))
+
+
 def test_on_a_cpu_convolutions_stay_whole(captured):
     """Libraries for the CPU add a bias on the way: nothing to gain there."""
     graph = captured(Block(), torch.randn(1, 8, 6, 6))
