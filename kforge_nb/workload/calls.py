@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import logging
+import types
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager, nullcontext
 from dataclasses import dataclass, field
@@ -25,6 +27,17 @@ __all__ = [
 ]
 
 _DEVICES = ("cpu", "cuda")
+_DEEPEST = 4
+_NOT_ENTERED = (
+    nn.Module,
+    nn.Parameter,
+    types.ModuleType,
+    types.FunctionType,
+    types.BuiltinFunctionType,
+    types.MethodType,
+    logging.Logger,
+    logging.Handler,
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -222,21 +235,25 @@ def _deep(value: Any) -> Any:
         return value
 
 
-def _tensors_inside(value: Any, seen: set[int]) -> Iterator[torch.Tensor]:
-    """Plain tensors in the containers and attributes of an object, each once; none of modules."""
-    if id(value) in seen or _plain(value) or isinstance(value, nn.Module | nn.Parameter):
+def _tensors_inside(value: Any, seen: set[int], depth: int = 0) -> Iterator[torch.Tensor]:
+    """Plain tensors in the containers and attributes of an object, each once.
+
+    None of modules, and none of what every object of a program can be reached from: an argument may
+    hold a logger or a module of Python. ``depth`` counts objects within objects.
+    """
+    if id(value) in seen or _plain(value) or isinstance(value, _NOT_ENTERED):
         return
     seen.add(id(value))
     if isinstance(value, torch.Tensor):
         yield value
     elif isinstance(value, Mapping):
         for item in list(value.values()):
-            yield from _tensors_inside(item, seen)
+            yield from _tensors_inside(item, seen, depth)
     elif isinstance(value, list | tuple | set | frozenset):
         for item in value:
-            yield from _tensors_inside(item, seen)
-    elif hasattr(value, "__dict__"):
-        yield from _tensors_inside(vars(value), seen)
+            yield from _tensors_inside(item, seen, depth)
+    elif hasattr(value, "__dict__") and depth < _DEEPEST:
+        yield from _tensors_inside(vars(value), seen, depth + 1)
 
 
 def tensors_of(

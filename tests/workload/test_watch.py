@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+import logging
 import threading
+import types
 
 import pytest
 import torch
 from torch import nn
 
 from kforge_nb.errors import BadInput
+from kforge_nb.workload import calls
 from kforge_nb.workload.capture import MAX_SIGNATURES, watch
 
 ORIGINAL_CALL = nn.Module.__call__
@@ -232,3 +235,30 @@ def test_calls_in_other_threads_belong_to_nobody():
     assert [c.module for c in found["slow"].calls] == [one]
     assert [c.module for c in found["quick"].calls] == [two]
     assert nn.Module.__call__ is ORIGINAL_CALL
+
+
+class Holder:
+    """An argument that holds a tensor, and things from which a whole program can be reached."""
+
+    def __init__(self, inside: object) -> None:
+        self.inside = inside
+
+
+def test_arguments_are_not_searched_through_a_whole_program():
+    """Tensors of a cache's layers are found; behind modules, functions and loggers nobody looks."""
+    kept, other = torch.ones(1), torch.zeros(1)
+    module, logger = types.ModuleType("program"), logging.getLogger("kforge-test")
+
+    def function():
+        return None
+
+    module.held = function.held = logger.held = other
+    found = [kept, module, function, logger, Holder(other).__init__]
+    cache = Holder([Holder({"keys": found})])
+    try:
+        assert [id(t) for t in calls._tensors_inside(cache, set())] == [id(kept)]
+    finally:
+        del logger.held
+    deep = Holder(Holder(Holder(Holder(Holder(other)))))
+    assert list(calls._tensors_inside(deep, set())) == []
+    assert [id(t) for t in calls._tensors_inside(deep.inside, set())] == [id(other)]
