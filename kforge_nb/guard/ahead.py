@@ -51,13 +51,17 @@ class NotFinished(Exception):
     """The child was killed at its time limit, or died as the notebook would have died."""
 
 
+class _NoAnswer(Exception):
+    """The child ended without a word on its graphs; its last words."""
+
+
 @dataclass
 class Ahead:
     """Compiles graphs ahead; remembers what came of each. ``seconds`` is what the last took."""
 
     seconds: float = 0.0
     _done: dict[str, str] = field(default_factory=dict)
-    """Of each graph why it could not be compiled, empty if it was."""
+    """Of each graph, as the child said it, why it could not be compiled, empty if it was."""
 
     def compile(self, sites: Iterable[Site], kept: frozenset[str], timer: Timer) -> str:
         """Have the graphs of these sites compiled, without kernels and with those kept.
@@ -93,8 +97,12 @@ class Ahead:
                 "graphs": list(new.values()),
             }
             start = time.monotonic()
-            answers = _run(request, timer)
-            self.seconds = time.monotonic() - start
+            try:
+                answers = _run(request, timer)
+            except _NoAnswer as ended:  # which of them was to blame is not known: ask again
+                return str(ended)
+            finally:
+                self.seconds = time.monotonic() - start
             self._done.update(zip(new, answers, strict=True))
         return next(filter(None, (self._done[key] for key in keys)), why)
 
@@ -145,6 +153,9 @@ def _run(request: dict[str, Any], timer: Timer) -> list[str]:
 
     Returns:
         Of each graph of the request why it was not compiled, empty if it was.
+
+    Raises:
+        _NoAnswer: the child ended by itself and left no answers.
     """
     start = time.monotonic()
     with tempfile.TemporaryDirectory(prefix=".kforge-ahead-", dir=_cache()) as folder:
@@ -172,7 +183,7 @@ def _run(request: dict[str, Any], timer: Timer) -> list[str]:
             raise NotFinished(f"ended its process by {signal.Signals(-status).name}")
         answers = _answers(path.with_name(ANSWERS)) if not status else []
         if len(answers) != len(request["graphs"]):
-            return [_last_words(log)] * len(request["graphs"])
+            raise _NoAnswer(_last_words(log))
         _move(own, _cache())
         return answers
 

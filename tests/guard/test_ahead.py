@@ -188,6 +188,21 @@ def test_a_child_that_fails_leaves_the_work_to_the_notebook(workload, monkeypatc
     assert Ahead().compile(sites(workload, []), frozenset(), Timer.of(60)) == "no such compiler"
 
 
+def test_a_child_that_failed_says_nothing_of_its_graphs(workload, monkeypatch):
+    """A child that ended for reasons of its own does not condemn what it was asked for."""
+    broken = [ahead.sys.executable, "-c", "raise SystemExit('no memory left')"]
+    whole = [
+        ahead.sys.executable, "-c", "import pathlib;"
+        "pathlib.Path('cache').mkdir(); pathlib.Path('answers.json').write_text('[\"\"]')",
+    ]  # fmt: skip
+    commands = [broken, whole]
+    monkeypatch.setattr(ahead, "_command", lambda path: commands.pop(0))
+    found, one = sites(workload, []), Ahead()
+    assert one.compile(found, frozenset(), Timer.of(60)) == "no memory left"
+    assert one.compile(found, frozenset(), Timer.of(60)) == ""
+    assert commands == []
+
+
 def test_what_failed_is_not_taken_for_compiled(workload, accept, block, x, monkeypatch):
     """Asked again for the same graphs, it says why; and one that fails costs the others nothing."""
     accepted = accept(block, x)
