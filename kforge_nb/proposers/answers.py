@@ -9,8 +9,9 @@ several blocks, a block that holds everything) is put up with; what is left out 
 from __future__ import annotations
 
 import json
+import logging
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -20,6 +21,7 @@ from kforge_nb.errors import ContractBreach
 from kforge_nb.proposers.derive import derive_cuda_plan, derive_plan
 from kforge_nb.proposers.describe import clean
 from kforge_nb.proposers.prompting import format_repair
+from kforge_nb.proposers.stream import paired
 
 if TYPE_CHECKING:
     from kforge_nb.targets.target import Target
@@ -34,7 +36,10 @@ MAX_PLAN = 60_000
 _MAX_BLOCKS = 64
 _MAX_TITLE = 120
 
-_FENCE = re.compile(r"^[ \t]{0,6}(`{3,}|~{3,})[ \t]*([\w+#.-]*)[^`\n]*$")
+_log = logging.getLogger(__name__)
+
+# No pattern goes back over what it has read: an answer may be made to be slow to read.
+_FENCE = re.compile(r"[ \t]{0,6}(`{3,}|~{3,})[ \t]*([\w+#.-]*)")
 _THOUGHT = re.compile(
     r"^[ \t]*<(think|thinking|reasoning|thought)>.*?(?:</\1>|\Z)", re.DOTALL | re.MULTILINE
 )
@@ -48,6 +53,8 @@ _BEGIN = re.compile(
     r'^(?:#\s*(?:include|define|pragma)|extern\s*"C"|template|namespace|//|static|using|typedef)',
     re.MULTILINE,
 )
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")
+_JSON_TOKEN = re.compile(r'"(?:\\.|[^"\\\n])*+"?|//[^\n]*|,(?=\s*[}\]])')
 _PLAN_BEGIN = re.compile(r'\{\s*"(?:kernels|symbols|scratch)"\s*:')
 
 
@@ -91,17 +98,22 @@ def parse(text: str, target: Target, language: str) -> Answer | BadAnswer:
         target: what the candidate claims to compute; the plan must fit it.
         language: ``cpp`` or ``cuda``.
     """
+    text = paired(text)
     try:
         return Answer(_candidate(text, target, "cuda" if language == "cuda" else "cpp"))
     except _Bad as found:
         return found.bad
     except ContractBreach as breach:
         return BadAnswer(clean(f"the launch plan breaks the contract: {breach}", 1000), True)
+    except Exception as problem:  # noqa: BLE001  a search must not end by what is in one answer
+        _log.debug("an answer cannot be read", exc_info=problem)
+        words = paired(f"reading the answer failed: {type(problem).__name__}: {problem}")
+        return BadAnswer(clean(words, 1000), False)
 
 
 def idea_of(text: str) -> str:
     """The one line that an answer gives to its idea; empty where it has none."""
-    for line in _without_thoughts(text[:MAX_ANSWER]).splitlines():
+    for line in _without_thoughts(paired(text[:MAX_ANSWER])).splitlines():
         found = _IDEA.match(line.strip()[: 4 * _MAX_TITLE])
         if found:
             return clean(found[1].strip(" *`"), 4 * _MAX_TITLE)[:_MAX_TITLE]
@@ -146,6 +158,8 @@ def _blocks(text: str) -> Iterator[_Block]:
     lines: list[str] = []
     for line in text.splitlines():
         match = _FENCE.match(line)
+        if match and "`" in line[match.end() :]:
+            match = None  # code within a line
         if not fence:
             if match:
                 fence, word, lines = match[1], match[2].lower(), []
@@ -203,14 +217,23 @@ def _json(body: str) -> Any:
     """A JSON document; comments and commas too many are taken out on a second try."""
     if len(body) > MAX_PLAN + MAX_SOURCE:
         raise _Bad(f"a JSON block has {len(body)} characters; a plan is far shorter")
-    for text in (body, _relaxed(body)):
+    readings: tuple[Callable[[str], str], ...] = (str, _relaxed)
+    reason = ""
+    for reading in readings:
         try:
-            return json.loads(text, parse_constant=_no_constant)
+            return _mended(json.loads(reading(body), parse_constant=_no_constant), body)
         except RecursionError:
             raise _Bad("the launch plan is nested too deeply") from None
         except ValueError as problem:
             reason = str(problem)
     raise _Bad(f"the launch plan is no valid JSON: {reason}")
+
+
+def _mended(document: Any, body: str) -> Any:
+    """Without halves of characters, which escapes in the JSON text can make."""
+    if _HALF.search(body) is None:
+        return document
+    return json.loads(paired(json.dumps(document, ensure_ascii=False)))
 
 
 def _no_constant(name: str) -> Any:
@@ -219,8 +242,7 @@ def _no_constant(name: str) -> Any:
 
 def _relaxed(body: str) -> str:
     """Without ``//`` comments and without commas before a closing bracket, strings left alone."""
-    token = re.compile(r'"(?:\\.|[^"\\\n])*"|//[^\n]*|,(?=\s*[}\]])')
-    return token.sub(lambda m: m[0] if m[0].startswith('"') else "", body)
+    return _JSON_TOKEN.sub(lambda m: m[0] if m[0].startswith('"') else "", body)
 
 
 def _unfenced(said: str) -> tuple[list[str], list[Any]]:
@@ -233,7 +255,8 @@ def _unfenced(said: str) -> tuple[list[str], list[Any]]:
         return [said[start.start() :].strip()], []
     at = begins[-1].start()
     try:
-        plan, _ = json.JSONDecoder().raw_decode(said, at)
+        plan, end = json.JSONDecoder().raw_decode(said, at)
+        plan = _mended(plan, said[at:end])
     except (ValueError, RecursionError) as problem:
         raise _Bad(f"the launch plan is no valid JSON: {problem}") from None
     return [said[start.start() : at].strip()], [plan]

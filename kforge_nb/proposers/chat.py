@@ -21,17 +21,18 @@ from typing import Any, Protocol
 
 from kforge_nb.errors import BadInput, MissingTool
 from kforge_nb.proposers.prompting import Prompt
-from kforge_nb.proposers.stream import Received, Usage
+from kforge_nb.proposers.stream import MAX_BYTES, Received, StreamError, Usage
 from kforge_nb.proposers.trouble import RETRIED, ChatFailed, from_exception, scrubbed
 
-__all__ = ["Chat", "ChatFailed", "Reply", "Timing", "Usage"]
+__all__ = ["Chat", "ChatFailed", "Progress", "Reply", "Timing", "Usage"]
 
 OFFICIAL = "https://api.openai.com/v1"
 LOOK_EVERY_S = 0.05
 _NO_KEY = "none"  # what is sent to an endpoint of one's own that asks for no key
 _MOST_OPTIONS = 4
-_CHARACTERS_PER_TOKEN = 12
-_LEAST_CHARACTERS = 60_000
+# An endpoint that takes no notice of its limit is cut off soon after it, since it is paid for.
+_CHARACTERS_PER_TOKEN = 6
+_LEAST_CHARACTERS = 2_000
 
 Text = Callable[[str], None]
 
@@ -78,8 +79,12 @@ class Reply:
 
 
 @dataclass(slots=True)
-class _Progress:
-    """What a call has come to, for the thread that waits for it."""
+class Progress:
+    """What a call has come to, for the thread that waits for it.
+
+    ``lost`` attempts were sent and nobody told what they cost; ``sent`` says that the one under way
+    may be read by now; ``told`` is what the endpoint reported of earlier ones.
+    """
 
     lost: int = 0
     sent: bool = False
@@ -97,6 +102,10 @@ class _Progress:
         """Attempts whose cost nobody told, the one under way included."""
         return self.lost + self.sent
 
+    def given_up(self, words: str, least: int = 0) -> ChatFailed:
+        """The failure of a call that is not waited for; ``least`` attempts count as lost."""
+        return ChatFailed("cancelled", words, usage=self.told, lost=max(self.unpaid, least))
+
 
 class Chat:
     """One model at one endpoint. Thread-safe; ``close`` ends its thread.
@@ -110,7 +119,7 @@ class Chat:
         attempts: of each call, the first included.
 
     Raises:
-        BadInput: there is no key for OpenAI's own endpoint, or the address is none.
+        BadInput: there is no key for OpenAI's own endpoint, or the key or the address is none.
     """
 
     def __init__(
@@ -126,7 +135,7 @@ class Chat:
         self.model, self.attempts, self.timing = model, max(attempts, 1), timing or Timing()
         self.base_url = base_url or os.environ.get("OPENAI_BASE_URL") or OFFICIAL
         self.where = _host(self.base_url)
-        self._key = os.environ.get("OPENAI_API_KEY") or ""
+        self._key = _key_of_environment()
         official = self.where == _host(OFFICIAL)
         if not self._key and official:
             raise BadInput(
@@ -151,6 +160,7 @@ class Chat:
         max_tokens: int,
         cancel: Cancel | None = None,
         on_text: Text | None = None,
+        progress: Progress | None = None,
     ) -> Reply:
         """The answer to a prompt; blocks, and may be called from several threads at once.
 
@@ -159,12 +169,13 @@ class Chat:
             max_tokens: of the answer, reasoning included.
             cancel: asked twenty times a second; once it says so the call is ended.
             on_text: given each piece of text and of reasoning as it arrives, on another thread.
+            progress: kept up to date, for who is interrupted while waiting.
 
         Raises:
             ChatFailed: there is no answer; nothing else is raised for what an endpoint may do.
             MissingTool: the openai package is not installed.
         """
-        progress = _Progress()
+        progress = progress or Progress()
         begun = time.monotonic()
         work = self._answer(prompt, max_tokens, on_text or (lambda _: None), progress, begun)
         future = self._submit(work)
@@ -176,7 +187,7 @@ class Chat:
                 return future.result()
         finally:
             future.cancel()  # also where the thread that waits is interrupted
-        raise ChatFailed("cancelled", "the call was stopped", lost=progress.unpaid)
+        raise progress.given_up("the call was stopped")
 
     def close(self) -> None:
         """Ends all calls under way and the thread. Safe to call twice."""
@@ -238,7 +249,7 @@ class Chat:
         )
 
     async def _answer(
-        self, prompt: Prompt, max_tokens: int, on_text: Text, progress: _Progress, begun: float
+        self, prompt: Prompt, max_tokens: int, on_text: Text, progress: Progress, begun: float
     ) -> Reply:
         attempt, options = 1, 0
         while True:
@@ -262,7 +273,7 @@ class Chat:
             return Reply(got.text, usage, got.finish, seconds, attempt, lost, tuple(self._notes))
 
     async def _attempt(
-        self, prompt: Prompt, max_tokens: int, on_text: Text, progress: _Progress
+        self, prompt: Prompt, max_tokens: int, on_text: Text, progress: Progress
     ) -> Received:
         progress.sent = False
         got = Received(max(_LEAST_CHARACTERS, _CHARACTERS_PER_TOKEN * max_tokens))
@@ -270,7 +281,7 @@ class Chat:
             async with asyncio.timeout(self.timing.whole):
                 await self._exchange(prompt, max_tokens, on_text, progress, got)
         except Exception as problem:  # noqa: BLE001  whatever a network may raise has a kind
-            failed, read = from_exception(problem, got, self.model, self.where)
+            failed, read = from_exception(problem, got, self.model, self.where, self._key)
             progress.sent = progress.sent and read
             failed.args = (scrubbed(str(failed), self._key),)
             raise failed from None
@@ -281,7 +292,7 @@ class Chat:
         return got
 
     async def _exchange(
-        self, prompt: Prompt, max_tokens: int, on_text: Text, progress: _Progress, got: Received
+        self, prompt: Prompt, max_tokens: int, on_text: Text, progress: Progress, got: Received
     ) -> None:
         asked = {"model": self.model, "messages": list(prompt.messages), "stream": True,
                  self._limit_name: max_tokens, **self._options}  # fmt: skip
@@ -290,8 +301,7 @@ class Chat:
         async with create(**asked) as response:
             kind = response.headers.get("content-type", "")
             if "json" in kind and "event-stream" not in kind:
-                pieces = got.whole(await response.read())
-                on_text("".join(pieces))
+                on_text("".join(got.whole(await _body(response))))
                 return
             async for data in response.iter_bytes():
                 for piece in got.feed(data):
@@ -319,6 +329,27 @@ class Chat:
             return failed.retry_after
         step = self.timing.pause * 2.0 ** (attempt - 1)
         return min(step, self.timing.longest_pause) * random.uniform(1.0, 1.25)  # noqa: S311
+
+
+async def _body(response: Any) -> bytes:
+    """All of a response, as far as any is read. Raises StreamError for a longer one."""
+    body = bytearray()
+    async for data in response.iter_bytes():
+        body += data
+        if len(body) > MAX_BYTES:
+            raise StreamError("oversized", f"the response is longer than {MAX_BYTES >> 20} MiB")
+    return bytes(body)
+
+
+def _key_of_environment() -> str:
+    """OPENAI_API_KEY; BadInput, which does not show it, for what no header can carry."""
+    key = (os.environ.get("OPENAI_API_KEY") or "").strip()
+    if not (key.isascii() and key.isprintable()) or " " in key:
+        raise BadInput(
+            "OPENAI_API_KEY holds a space, a line break or another sign that no key has; copy the "
+            "key once more and set it alone, without quotes or words around it"
+        )
+    return key
 
 
 def _sum(one: Usage | None, other: Usage | None) -> Usage | None:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from kforge_nb.errors import BadInput, MissingTool
 from kforge_nb.proposers.answers import Answer, parse
-from kforge_nb.proposers.chat import Chat, ChatFailed, Reply, Usage
+from kforge_nb.proposers.chat import Chat, ChatFailed, Progress, Reply, Usage
 from kforge_nb.proposers.cost import Ledger, OverBudget, Reservation, tokens_bound, tokens_estimate
 from kforge_nb.proposers.paste import unwritable
 from kforge_nb.proposers.prompting import Prompt, format_repair, language_of, render
@@ -164,15 +164,20 @@ class OpenAIProposer:
         book = _Book(self._recorder, booked)
         book.begin(Call(request.index, request.node, self._chat.model, prompt.version,
                         prompt.text(), booked.usd, purpose))  # fmt: skip
+        progress = Progress()
         try:
             reply = self._chat.complete(
-                prompt, max_tokens=self._max_tokens, cancel=self._stop, on_text=book.streamed
+                prompt,
+                max_tokens=self._max_tokens,
+                cancel=self._stop,
+                on_text=book.streamed,
+                progress=progress,
             )
         except ChatFailed as failed:
             book.failed(failed)
             raise
         except BaseException as problem:  # the call may have been made: it counts as if it was
-            book.failed(ChatFailed("cancelled", f"interrupted ({type(problem).__name__})", lost=1))
+            book.failed(progress.given_up(f"interrupted ({type(problem).__name__})", least=1))
             raise
         book.answered(reply)
         with self._lock:

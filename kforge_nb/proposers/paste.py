@@ -21,7 +21,7 @@ from kforge_nb.proposers.prompting import language_of, render
 from kforge_nb.proposers.protocol import Failure, Refusal
 from kforge_nb.proposers.recording import Call
 from kforge_nb.proposers.strategies import next_strategy
-from kforge_nb.proposers.stream import Usage
+from kforge_nb.proposers.stream import Usage, paired
 
 if TYPE_CHECKING:
     from typing import Any
@@ -95,6 +95,7 @@ class PasteProposer:
     ) -> None:
         self._recorder, self._stop, self._changed, self._known = recorder, stop, changed, known
         self._lock = threading.Lock()
+        self._over = threading.Event()
         self._questions: dict[str, _Question] = {}
 
     def supports(self, target: Target) -> str | None:
@@ -109,18 +110,26 @@ class PasteProposer:
         before = self._known(prompt.text())
         number = self._begin(request, prompt)
         question = _Question(request, prompt, origin, time.monotonic(), number)
-        with self._lock:
-            self._questions[request.node] = question
-            if before is not None:
-                self._take(question, before)
-        self._changed()
-        while not question.done.wait(LOOK_EVERY_S):
-            if self._stop.is_set():
-                self.withdraw(request.node, "the run was stopped")
-        with self._lock:
-            self._questions.pop(request.node, None)
+        try:
+            with self._lock:
+                self._questions[request.node] = question
+                if before is not None:
+                    self._take(question, before)
+            self._changed()
+            while not question.done.wait(LOOK_EVERY_S):
+                if self._stop.is_set():
+                    self.withdraw(request.node, "the run was stopped")
+                elif self._over.is_set():
+                    self.withdraw(request.node, "the search has ended")
+        finally:
+            with self._lock:
+                self._questions.pop(request.node, None)
         self._changed()
         return question.outcome or Refusal("nothing was answered", exhausted=False)
+
+    def close(self) -> None:
+        """Takes back all prompts that wait, and any that is still to come; safe to call twice."""
+        self._over.set()
 
     @property
     def prompts(self) -> list[Pending]:
@@ -139,7 +148,7 @@ class PasteProposer:
             question = self._questions.get(prompt_id)
             if question is None or question.done.is_set():
                 raise BadInput(self._unknown(prompt_id))
-            return self._take(question, text)
+            return self._take(question, paired(text))
 
     def withdraw(self, prompt_id: str, reason: str) -> None:
         """Takes a prompt back that nobody needs an answer to any more."""

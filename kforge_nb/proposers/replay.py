@@ -18,6 +18,7 @@ from kforge_nb.candidates.plan import plan_from_document
 from kforge_nb.errors import BadInput, ContractBreach, DocumentError
 from kforge_nb.proposers.failed import failed_candidate, is_failed
 from kforge_nb.proposers.protocol import Action, Failure, Refusal, Request
+from kforge_nb.proposers.stream import paired
 
 if TYPE_CHECKING:
     from kforge_nb.candidates.candidate import Language
@@ -96,9 +97,9 @@ def read_recording(path: str | Path) -> Mapping[str, Any] | Transcript:
 
     Raises:
         BadInput: there is no such file.
-        DocumentError: it is neither, or damaged.
+        DocumentError: it is neither, or damaged, or larger than any of them may be.
     """
-    from kforge_nb.proposers.transcript import SCHEMA, Transcript
+    from kforge_nb.proposers.transcript import MAX_BYTES, SCHEMA, Transcript
     from kforge_nb.store import document
 
     file = Path(path).expanduser()
@@ -107,10 +108,18 @@ def read_recording(path: str | Path) -> Mapping[str, Any] | Transcript:
             f"there is no recording {file.absolute()}; run.save('name.kforge.json') writes one"
         )
     try:
+        size = file.stat().st_size
+        if size > document.LARGEST_BYTES:
+            raise DocumentError(
+                f"{file.name} has {size} bytes; recordings above {document.LARGEST_BYTES} bytes "
+                "are not read"
+            )
         head = json.loads(file.read_text(encoding="utf-8"))
     except (ValueError, RecursionError, OSError) as problem:
         raise DocumentError(f"{file.name} is no recording: {problem}") from None
     if isinstance(head, dict) and head.get("schema") == SCHEMA:
+        if size > MAX_BYTES:
+            raise DocumentError(f"{file.name} is larger than {MAX_BYTES >> 20} MiB")
         return Transcript.from_document(head)
     return document.load(file)
 
@@ -151,15 +160,15 @@ def _candidate(node: Mapping[str, Any], detail: Mapping[str, Any]) -> Candidate 
         raise ContractBreach(f"node {node['id']} of the recorded run: {problem}") from problem
     return Candidate(
         language=node["language"],
-        source=detail["source"],
+        source=paired(detail["source"]),
         plan=plan,
-        title=node.get("title", ""),
+        title=paired(node.get("title") or ""),
         origin={"proposer": "replay", "node": node["id"], "of": node.get("origin")},
     )
 
 
 def _failure(node: Mapping[str, Any], candidate: Candidate) -> Failure:
-    reason = node.get("reason") or "the recorded answer held no kernel"
+    reason = paired(node.get("reason") or "the recorded answer held no kernel")
     title, origin = candidate.title, candidate.origin
     return Failure(reason, candidate.source, candidate.language, title, origin)
 
@@ -179,10 +188,10 @@ def _step_of_entry(place: int, entry: Entry, target: Target) -> Step:
     origin = {"proposer": "replay", "entry": place, "prompt": entry.version}
     proposal: Candidate | Failure
     if isinstance(found, Answer):
-        title = found.candidate.title or entry.strategy or entry.action
+        title = found.candidate.title or paired(entry.strategy or entry.action)
         proposal = replace(found.candidate, title=title, origin=origin)
     else:
         language: Language = "cuda" if entry.language == "cuda" else "cpp"
-        proposal = Failure(found.reason, entry.answer, language, origin=origin)
+        proposal = Failure(found.reason, paired(entry.answer), language, origin=origin)
     actions: dict[str, Action] = {a: a for a in get_args(Action)}
     return Step(place, actions.get(entry.action, "draft"), entry.parent, proposal)

@@ -13,7 +13,7 @@ from typing import Any
 
 from kforge_nb.proposers import prices
 
-__all__ = ["MAX_BYTES", "Received", "StreamError", "Usage", "usage_of"]
+__all__ = ["MAX_BYTES", "Received", "StreamError", "Usage", "paired", "usage_of"]
 
 MAX_BYTES = 8 << 20
 """Bytes of one response that are read; what is longer is cut off there."""
@@ -30,7 +30,10 @@ class Usage(prices.Usage):
 
 
 class StreamError(Exception):
-    """The response holds an error, is too long, or is no completion. ``kind`` says which."""
+    """The response holds an error, is too long, or is no completion. ``kind`` says which.
+
+    The message is uncut: whoever shows it first takes out what must not be shown.
+    """
 
     def __init__(self, kind: str, message: str) -> None:
         super().__init__(message)
@@ -59,7 +62,7 @@ class Received:
     @property
     def text(self) -> str:
         """The answer so far, without reasoning."""
-        return "".join(self._texts)
+        return paired("".join(self._texts))
 
     def feed(self, data: bytes) -> list[str]:
         """Take bytes; the pieces of text and reasoning in them. Raises StreamError."""
@@ -99,13 +102,13 @@ class Received:
         try:
             event = json.loads(data)
         except (ValueError, RecursionError):
-            raise StreamError("garbled", f"the response is no JSON: {data[:80]!r}") from None
+            raise StreamError("garbled", f"the response is no JSON: {data!r}") from None
         if not isinstance(event, dict):
-            raise StreamError("garbled", f"the response is no completion: {data[:80]!r}")
+            raise StreamError("garbled", f"the response is no completion: {data!r}")
         if event.get("error"):
             raise StreamError("server", f"the endpoint reported: {_words(event['error'])}")
         if isinstance(event.get("model"), str):
-            self.model = event["model"][:200]
+            self.model = paired(event["model"][:200])
         found = usage_of(event.get("usage"), self.model)
         self.usage = found or self.usage
         choices = event.get("choices")
@@ -116,7 +119,7 @@ class Received:
     def _choice(self, choice: dict[str, Any]) -> list[str]:
         self.choices += 1
         if isinstance(choice.get("finish_reason"), str):
-            self.finish = choice["finish_reason"]
+            self.finish = paired(choice["finish_reason"][:200])
         said = choice.get("delta") or choice.get("message") or {}
         if not isinstance(said, dict):
             return []
@@ -130,6 +133,14 @@ class Received:
                 "oversized", f"the answer has more than {self._most} characters and was cut off"
             )
         return pieces
+
+
+def paired(text: str) -> str:
+    """The text with halves of UTF-16 pairs joined, and replaced where they stand alone.
+
+    JSON may hold such halves, a stream may tear a pair in two, and no UTF-8 can hold one.
+    """
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
 
 
 def usage_of(data: Any, model: str = "") -> Usage | None:
@@ -165,4 +176,4 @@ def _count(value: Any) -> int | None:
 def _words(error: Any) -> str:
     if isinstance(error, dict):
         error = error.get("message") or error.get("code") or error
-    return str(error)[:500]
+    return str(error)

@@ -23,6 +23,9 @@ __all__ = ["SCHEMA", "Entry", "Transcript", "without_samples"]
 SCHEMA = "kforge.transcript/1"
 MAX_BYTES = 64 << 20
 _TEXTS = ("target", "fingerprint", "language", "action", "version", "prompt", "answer", "problem")
+_TEXTS_OR_NONE = ("strategy", "parent", "candidate")
+_COUNTS = ("characters", "tokens_in", "tokens_out")
+_YES_OR_NO = ("repaired", "estimated")
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,14 +121,27 @@ def _entry(row: Any, place: int) -> Entry:
         entry = Entry(**row)
     except TypeError as problem:
         raise DocumentError(f"entry {place} of the transcript lacks a field: {problem}") from None
-    if any(not isinstance(getattr(entry, name), str) for name in _TEXTS):
-        raise DocumentError(f"entry {place} of the transcript has a field of the wrong type")
+    wrong = _wrong(entry)
+    if wrong:
+        raise DocumentError(
+            f"entry {place} of the transcript has a field of the wrong type: {', '.join(wrong)}"
+        )
     if entry.evaluation is not None:
         try:
             Evaluation.from_document(entry.evaluation)
         except (KeyError, ValueError, TypeError, AttributeError) as problem:
             raise DocumentError(f"entry {place} has a broken evaluation: {problem!r}") from None
     return entry
+
+
+def _wrong(entry: Entry) -> list[str]:
+    """The fields that hold something else than they say."""
+
+    def other(names: tuple[str, ...], *kinds: type) -> list[str]:
+        return [name for name in names if type(getattr(entry, name)) not in kinds]
+
+    texts = [*other(_TEXTS, str), *other(_TEXTS_OR_NONE, str, type(None))]
+    return [*texts, *other(_COUNTS, int), *other(_YES_OR_NO, bool)]
 
 
 def without_samples(evaluation: Evaluation) -> dict[str, Any]:

@@ -17,9 +17,15 @@ from collections.abc import Mapping
 from typing import Any
 
 from kforge_nb.errors import KForgeError
-from kforge_nb.proposers.stream import Received, StreamError, Usage
+from kforge_nb.proposers.stream import Received, StreamError, Usage, paired
 
 __all__ = ["RETRIED", "ChatFailed", "from_exception", "from_status", "retry_after", "scrubbed"]
+
+SHOWN = 500
+"""Characters of an endpoint's own words that are shown."""
+
+_SCRUBBED = 100_000  # characters that are searched for keys before they are cut
+_PERHAPS_READ = frozenset({408, 502, 504, 520, 522, 524})
 
 RETRIED = frozenset({"rate", "server", "connection", "timeout", "cut", "empty", "garbled"})
 """Kinds that another attempt may help."""
@@ -37,7 +43,10 @@ _LIMIT = re.compile(
 )
 _OPTIONS = ("max_completion_tokens", "max_tokens", "temperature", "reasoning_effort",
             "stream_options")  # fmt: skip
-_KEYS = re.compile(r"\b(?:sk|pk|key|Bearer)[-_ ][\w*.…-]{6,}")
+_KEYS = re.compile(
+    r"\b(?:(?:g?sk|pk|rk|hf|xai|nvapi)[-_]|(?:sk|pk|key|bearer)[-_ ])[^\s\"'`<>(){},;]{6,}",
+    re.IGNORECASE,
+)
 
 
 class ChatFailed(KForgeError):
@@ -60,18 +69,21 @@ class ChatFailed(KForgeError):
         limit: int | None = None,
         option: str | None = None,
     ) -> None:
-        super().__init__(message)
+        super().__init__(paired(message))
         self.kind, self.retry_after, self.usage = kind, retry_after, usage
         self.lost, self.limit, self.option = lost, limit, option
 
 
 def from_status(
-    status: int, body: Any, headers: Mapping[str, str], model: str, where: str
+    status: int, body: Any, headers: Mapping[str, str], model: str, where: str, secret: str = ""
 ) -> ChatFailed:
-    """The failure that an HTTP status means; ``body`` is what came with it, if it was JSON."""
+    """The failure that an HTTP status means; ``body`` is what came with it, if it was JSON.
+
+    ``secret`` is the key, which an endpoint may repeat in its words.
+    """
     error = body.get("error", body) if isinstance(body, dict) else body
     fields = error if isinstance(error, dict) else {}
-    said = str(fields.get("message") or error or "no reason given")[:500]
+    said = _shown(str(fields.get("message") or error or "no reason given"), secret)
     code = f"{fields.get('code') or ''} {fields.get('type') or ''}"
     if status in (401, 403):
         return ChatFailed(
@@ -144,35 +156,38 @@ def retry_after(headers: Mapping[str, str]) -> float | None:
         return float(text)
     try:
         when = email.utils.parsedate_to_datetime(text)
-    except (ValueError, TypeError):
+        if when.tzinfo is None:
+            when = when.replace(tzinfo=dt.UTC)
+        return max(0.0, (when - dt.datetime.now(dt.UTC)).total_seconds())
+    except (ValueError, TypeError, OverflowError):
         return None
-    if when.tzinfo is None:
-        when = when.replace(tzinfo=dt.UTC)
-    return max(0.0, (when - dt.datetime.now(dt.UTC)).total_seconds())
 
 
 def from_exception(
-    problem: Exception, got: Received, model: str, where: str
+    problem: Exception, got: Received, model: str, where: str, secret: str = ""
 ) -> tuple[ChatFailed, bool]:
     """The failure that an exception of the client means, and whether the request was read.
 
-    A request that was read, or perhaps was, may have cost something.
+    A request that was read, or perhaps was, may have cost something: a gateway that waited for the
+    model in vain has mostly handed the request on. ``secret`` is the key, which is never shown.
     """
     import openai
 
     if isinstance(problem, openai.APIStatusError):
-        headers = problem.response.headers
-        return from_status(problem.status_code, _body_of(problem), headers, model, where), False
+        status, headers = problem.status_code, problem.response.headers
+        found = from_status(status, _body_of(problem), headers, model, where, secret)
+        return found, status in _PERHAPS_READ
     if isinstance(problem, StreamError):
-        return ChatFailed(problem.kind, f"{where}: {problem}", usage=got.usage), True
+        words = _shown(str(problem), secret)
+        return ChatFailed(problem.kind, f"{where}: {words}", usage=got.usage), True
     causes = _causes(problem)
     if got.characters or got.choices:
         words = f"the connection to {where} was cut in the middle of an answer"
-        return ChatFailed("cut", f"{words} ({_words(causes)})"), True
+        return ChatFailed("cut", f"{words} ({_words(causes, secret)})"), True
     read = not _while_connecting(causes)
     if any("Timeout" in type(cause).__name__ for cause in causes):
         return ChatFailed("timeout", f"{where} did not answer in time"), read
-    words = f"{where} cannot be reached ({_words(causes)}); {_advice(causes)}"
+    words = f"{where} cannot be reached ({_words(causes, secret)}); {_advice(causes)}"
     return ChatFailed("connection", words), read
 
 
@@ -204,9 +219,9 @@ def _while_connecting(causes: list[BaseException]) -> bool:
     return refused or bool(names & {"ConnectError", "ConnectTimeout", "PoolTimeout", "ProxyError"})
 
 
-def _words(causes: list[BaseException]) -> str:
+def _words(causes: list[BaseException], secret: str) -> str:
     last = next((cause for cause in reversed(causes) if str(cause)), causes[0])
-    return f"{type(last).__name__}: {last}"[:300]
+    return _shown(f"{type(last).__name__}: {last}", secret)
 
 
 def _advice(causes: list[BaseException]) -> str:
@@ -219,6 +234,12 @@ def _advice(causes: list[BaseException]) -> str:
 
 
 def scrubbed(text: str, secret: str) -> str:
-    """Without the key, and without what looks like a part of one."""
-    plain = text.replace(secret, "[key]") if len(secret) >= 4 else text
-    return _KEYS.sub("[key]", plain)
+    """Without the key, also as Python would quote it, and without what looks like a part of one."""
+    for form in {secret, repr(secret)[1:-1]}:
+        text = text.replace(form, "[key]") if len(form) >= 4 else text
+    return _KEYS.sub("[key]", text)
+
+
+def _shown(text: str, secret: str) -> str:
+    """Words from outside, scrubbed before they are cut: half a key is none that can be found."""
+    return scrubbed(text[:_SCRUBBED], secret)[:SHOWN]

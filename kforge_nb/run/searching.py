@@ -10,6 +10,7 @@ killed loses none. The rules are those of :mod:`kforge_nb.search`; here is only 
 
 from __future__ import annotations
 
+import logging
 import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any
@@ -38,6 +39,8 @@ if TYPE_CHECKING:
     from kforge_nb.search.mcts import Choice
 
 __all__ = ["Search"]
+
+_log = logging.getLogger(__name__)
 
 GRACE_S = 30.0
 """Seconds after the time limit in which answers that are paid for may still arrive."""
@@ -211,9 +214,10 @@ class Search:
             work, choice = asked.work, asked.choice
             try:
                 proposal = asked.proposal.result()
-            except KForgeError as error:  # the run ends when what is being judged is in the tree
-                self._failure = self._failure or error
-                proposal = Refusal(str(error), exhausted=False, ends="run")
+            except Exception as error:  # noqa: BLE001  ends the run when what is judged is kept
+                known = error if isinstance(error, KForgeError) else self._unforeseen(error)
+                self._failure = self._failure or known
+                proposal = Refusal(str(known), exhausted=False, ends="run")
             if isinstance(proposal, Refusal):
                 self._refuse(work, choice, proposal)
             elif isinstance(proposal, Failure):
@@ -223,6 +227,15 @@ class Search:
                 self._refuse(work, choice, again)
             else:
                 self._flights.send(work, choice.ticket, proposal, asked.begun)
+
+    def _unforeseen(self, error: Exception) -> KForgeError:
+        """An error that no proposer should raise, in words."""
+        _log.debug("the proposer failed", exc_info=error)
+        said = str(error).encode("utf-8", "backslashreplace").decode()[:1000]
+        return KForgeError(
+            f"the proposer {self.proposer.name} failed ({type(error).__name__}: {said}); what was "
+            "judged is kept, and %kforge resume goes on from there"
+        )
 
     def _wait(self) -> None:
         """Takes the next verdict; where proposals are under way too, whatever comes first."""

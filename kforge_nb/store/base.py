@@ -14,7 +14,7 @@ from kforge_nb.errors import StoreError
 from kforge_nb.store.database import Database
 from kforge_nb.store.records import now
 
-__all__ = ["Base", "insert"]
+__all__ = ["Base", "insert", "raw_of"]
 
 
 class Base:
@@ -30,7 +30,7 @@ class Base:
 
     def put_blob(self, data: str | bytes) -> str:
         """Keep bytes (text as UTF-8) by content; returns their sha256 in hex."""
-        raw = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
+        raw = raw_of(data) if isinstance(data, str) else data
         digest = hashlib.sha256(raw).hexdigest()
         with self.database.write() as c:
             if not c.execute("SELECT 1 FROM blobs WHERE digest = ?", (digest,)).fetchone():
@@ -80,6 +80,14 @@ class Base:
     def _touch(self, c: Connection, run: str) -> None:
         self._must_exist(c, run)
         c.execute("UPDATE runs SET updated = ? WHERE id = ?", (now(), run))
+
+
+def raw_of(text: str) -> bytes:
+    """A text as it is kept: UTF-8; halves of characters, which UTF-8 cannot hold, are replaced."""
+    try:
+        return text.encode("utf-8", "surrogateescape")
+    except UnicodeEncodeError:
+        return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace").encode()
 
 
 def insert(c: Connection, table: str, columns: Mapping[str, Any]) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from typing import Any
 
-from kforge_nb.store.base import Base, insert
+from kforge_nb.store.base import Base, insert, raw_of
 from kforge_nb.store.records import now
 
 __all__ = ["CallRecords"]
@@ -125,15 +125,19 @@ class CallRecords(Base):
             last: Only calls up to this number are looked at: those of earlier sessions.
 
         Returns:
-            The newest answer whose node was never judged and that was not taken before.
+            The newest answer whose node was never judged and that was not taken before. What is
+            noted of its call does not matter (a call that failed has no answer).
         """
-        digest = hashlib.sha256(sent.encode("utf-8", "surrogateescape")).hexdigest()
-        where = " AND sent = ? AND seq <= ? AND state = 'done' AND problem = ''"
+        digest = hashlib.sha256(raw_of(sent)).hexdigest()
+        where = " AND sent = ? AND seq <= ? AND state = 'done'"
         with self.database.write() as c:
             for call in reversed(self._calls(where, run, digest, last)):
-                if call["answer"] and not self._judged(run, call["node"]):
-                    c.execute("UPDATE costs SET problem = ? WHERE seq = ?", (TAKEN, call["seq"]))
-                    return str(call["answer"])
+                noted = str(call["problem"])
+                if noted.endswith(TAKEN) or not call["answer"] or self._judged(run, call["node"]):
+                    continue
+                told = "; ".join(words for words in (noted, TAKEN) if words)
+                c.execute("UPDATE costs SET problem = ? WHERE seq = ?", (told, call["seq"]))
+                return str(call["answer"])
         return None
 
     def _calls(self, where: str, *values: Any) -> list[dict[str, Any]]:

@@ -58,6 +58,7 @@ class Records:
     tokens: list[int] = field(default_factory=list)
     log: list[str] = field(default_factory=list)
     lock: threading.Lock = field(default_factory=threading.Lock)
+    streaming: threading.Event = field(default_factory=threading.Event)
 
     def begin(self, call: Any) -> int:
         with self.lock:
@@ -68,6 +69,7 @@ class Records:
     def streamed(self, number: int, tokens: int) -> None:
         with self.lock:
             self.tokens.append(tokens)
+        self.streaming.set()
 
     def end(self, number: int, usage: Any, usd: float, seconds: float, answer: str = "",
             problem: str = "") -> None:  # fmt: skip
@@ -106,6 +108,11 @@ class Talk:
 
     def propose(self, **fields: Any) -> Any:
         return self.proposer.propose(request(**fields))
+
+    @property
+    def streaming(self) -> threading.Event:
+        """Set when a first piece of an answer has come."""
+        return self.records.streaming
 
     def worst(self, call: int = 0) -> float:
         """USD of one attempt of a call at worst."""

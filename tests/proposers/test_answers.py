@@ -55,6 +55,7 @@ WAYS = {
     "tildes": f"~~~cpp\n{SOURCE}\n~~~\n~~~json\n{PLAN_TEXT}\n~~~",
     "longer-fences": f"````cpp\n{SOURCE}\n````\n````json\n{PLAN_TEXT}\n````",
     "indented": f"  ```cpp\n{SOURCE}\n  ```\n  ```json\n{PLAN_TEXT}\n  ```",
+    "code-within-lines": f"```x``` is code, ~~~ `too`\n{GOOD}",
     "windows-lines": f"{CPP_BLOCK}\n{JSON_BLOCK}".replace("\n", "\r\n"),
     "thoughts": f"<think>\n```cpp\nint wrong;\n```\n{JSON_BLOCK}</think>\n{BOTH}",
     "end-of-thoughts": f"I think\n```cpp\nextern \"C\" void g();\n```\n</think>\n{BOTH}",
@@ -157,6 +158,9 @@ SLOW = {
     "spaces": '```cpp\nextern "C" void f(int a) {}\n// kforge: a = 1' + " " * 190_000 + "b\n```",
     "idea": "IDEA:" + " " * 390_000 + "x",
     "quotes": f'{CPP_BLOCK}\n```json\n{{"kernels": "{chr(92) * 50_000}\n```',
+    "escaped-quotes": f"{CPP_BLOCK}\n```json\n" + '{"' + r"\"" * 129_000 + "\n```",
+    "code-in-a-line": "```" + "a" * 390_000 + "`",
+    "spaces-before-code": "~~~" + " " * 390_000 + "`",
     "commas": f"{CPP_BLOCK}\n```json\n{{{',' * 50_000}\n```",
     "plan-starts": '{"kernels": ' * 30_000 + 'extern "C"\n#include <x>',
 }
@@ -187,6 +191,7 @@ def test_any_text_is_an_answer_or_has_a_reason(text: str) -> None:
         assert found.candidate.plan.kernels[0].name in found.candidate.source
     else:
         assert found.reason
+        assert not found.reason.startswith("reading the answer failed")
 
 
 @pytest.mark.parametrize(
@@ -197,6 +202,51 @@ def test_any_text_is_an_answer_or_has_a_reason(text: str) -> None:
 def test_the_idea_becomes_the_title(text: str, idea: str) -> None:
     """One line, cleaned and cut, whatever marks stand around it."""
     assert idea_of(text) == idea
+
+
+def test_a_plan_in_order_is_read_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Comments and commas are looked for only where a plan is no JSON without."""
+    looked: list[str] = []
+    monkeypatch.setattr(answers, "_relaxed", lambda body: looked.append(body) or body)
+    read(GOOD)
+    assert looked == []
+    refused(BROKEN["no-json"][0])
+    assert len(looked) == 1
+
+
+HALF = "\ud83d"
+HALVES = {
+    "source": GOOD.replace("#include <cmath>", f"// {HALF}\n#include <cmath>"),
+    "idea": GOOD.replace("one pass", f"one{HALF} pass"),
+    "escaped": "```json\n" + json.dumps({"source": f"// {HALF}\n{SOURCE}", "plan": PLAN}) + "\n```",
+    "unfenced": f"{SOURCE}\n// {HALF}\n{PLAN_TEXT}",
+}
+
+
+@pytest.mark.parametrize("name", HALVES)
+def test_halves_of_characters_are_replaced(name: str) -> None:
+    """A lone surrogate, in the text or escaped in JSON, becomes a sign that a store can hold."""
+    found = read(HALVES[name])
+    assert "\ufffd" in found.source + found.title
+    assert (found.source + found.title).encode()
+
+
+def test_halves_in_a_plan_are_words_of_a_reason() -> None:
+    """A plan that names what cannot be written is refused, in words that can."""
+    plan = PLAN_TEXT.replace('"in0", "out0"', '"in0\\ud83d", "out0"')
+    assert refused(f"{CPP_BLOCK}\n```json\n{plan}\n```").reason.encode()
+
+
+def test_an_error_of_the_parser_is_a_reason(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What nobody foresaw in an answer costs that answer and not the run."""
+
+    def unforeseen(*_: Any) -> None:
+        raise RuntimeError("a surprise")
+
+    monkeypatch.setattr(answers, "validate", unforeseen)
+    found = refused(GOOD)
+    assert not found.repairable
+    assert "RuntimeError: a surprise" in found.reason
 
 
 def test_a_source_is_taken_as_it_is() -> None:

@@ -323,7 +323,16 @@ def test_a_limit_is_read_from_words_or_fields() -> None:
 
 @pytest.mark.parametrize(
     ("text", "seconds"),
-    [("3", 3.0), ("0.5", 0.5), ("", None), ("nan", None), ("-1", None), ("1e9", None)],
+    [
+        ("3", 3.0),
+        ("0.5", 0.5),
+        ("", None),
+        ("nan", None),
+        ("-1", None),
+        ("1e9", None),
+        ("Mon, 01 Jan 2024 00:00:00 +99999999999999", None),
+        ("Mon, 01 Jan 0001 00:00:00 +2359", 0.0),
+    ],
 )
 def test_retry_after_is_a_number_or_nothing(text: str, seconds: float | None) -> None:
     """What is no number of seconds and no date is as if it were not there."""

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from kforge_nb.candidates.candidate import Candidate
-from kforge_nb.errors import BadInput
+from kforge_nb.errors import BadInput, StoreError
 from kforge_nb.proposers.paste import PasteProposer, unwritable
 from kforge_nb.proposers.protocol import Failure, Refusal, Request
 from tests.helpers import make_target
@@ -133,18 +133,51 @@ def test_an_answer_from_before_is_used_again():
     assert (shown, desk.proposer.prompts) == ([[]], [])
 
 
-@pytest.mark.parametrize("how", ["stop", "withdraw"])
+@pytest.mark.parametrize("how", ["stop", "withdraw", "close"])
 def test_waiting_ends_when_it_is_not_wanted_any_more(desk, how):
-    """Stop and a target that is done end the waiting, and the record says so."""
+    """Stop, a target that is done and a search that ends end the waiting; the record says so."""
     asked = desk.ask("0.0")
     if how == "stop":
         desk.stop.set()
+    elif how == "close":
+        desk.proposer.close()
     else:
         desk.proposer.withdraw("0.0", "the target is done")
 
     assert isinstance(asked.result(PATIENCE_S), Refusal)
     assert "taken back" in desk.recorder.ends[0][4]
     desk.proposer.withdraw("0.0", "twice is fine")
+
+
+def test_no_prompt_waits_after_the_end(desk):
+    """A prompt that comes while a search ends is taken back as well, and closing twice is fine."""
+    desk.proposer.close()
+    desk.proposer.close()
+    found = desk.ask("0.0").result(PATIENCE_S)
+    assert (found.reason, found.exhausted) == ("the search has ended", False)
+    assert desk.proposer.prompts == []
+
+
+def test_a_store_that_fails_leaves_no_prompt_behind(desk):
+    """Where the end cannot be written down, the error is raised and the prompt is gone."""
+
+    def full(*_args, **_more):
+        raise StoreError("the disk is full")
+
+    asked = desk.ask("0.0")
+    desk.recorder.end = full
+    desk.proposer.close()
+    with pytest.raises(StoreError):
+        asked.result(PATIENCE_S)
+    assert desk.proposer.prompts == []
+
+
+def test_halves_of_characters_in_a_pasted_answer_are_replaced(desk):
+    """What a clipboard garbled is written down as text that a store can hold."""
+    asked = desk.ask("0.0")
+    desk.proposer.answer("0.0", GOOD.replace("add one", "add \ud83d one"))
+    assert asked.result(PATIENCE_S).title == "add \ufffd one"
+    assert "\ufffd" in desk.recorder.ends[0][3]
 
 
 def test_answers_that_fit_no_prompt_are_told(desk):

@@ -107,6 +107,20 @@ def test_what_is_no_transcript_is_refused(change: dict[str, Any], tmp_path: Path
         Transcript.load(tmp_path / "x.json")
 
 
+@pytest.mark.parametrize(
+    "field",
+    [{"parent": ["x"]}, {"strategy": 3}, {"candidate": {}}, {"repaired": "no"}, {"tokens_in": "9"},
+     {"characters": True}, {"estimated": 1}, {"answer": None}],
+    ids=str,
+)  # fmt: skip
+def test_a_field_of_the_wrong_type_is_named(field: dict[str, Any]) -> None:
+    """What replaying could only trip over later is refused when the file is read."""
+    document = Transcript("paste", entries=[entry()]).to_document()
+    document["entries"][0] |= field
+    with pytest.raises(DocumentError, match=f"entry 0 .*wrong type: {next(iter(field))}"):
+        Transcript.from_document(document)
+
+
 def test_the_table_counts_what_it_says() -> None:
     """Drafts, repairs and ends, by version; a mended form stands for its draft."""
     entries = [

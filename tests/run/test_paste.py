@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from kforge_nb.errors import BadInput
+from kforge_nb.errors import BadInput, StoreError
 from kforge_nb.options import OptimizeOptions
 from kforge_nb.run.conductor import Conductor, Tools
 from kforge_nb.run.handle import Run
@@ -92,6 +92,29 @@ def test_an_answer_survives_a_restart(paste):
     assert again.join(PATIENCE_S)
     assert len(paste.store.nodes(conductor.record.id)) == 2
     assert {answer(1), answer(2)} <= {d["answer"] for d in run.document["details"].values()}
+
+
+def test_prompts_end_with_a_run_that_fails(paste, monkeypatch):
+    """What fails the run takes the prompts back that still wait, and says so in the record."""
+    conductor = paste.conductor(budget=2)
+    conductor.start()
+    run = Run(StoreSource(conductor.record))
+    first, second = waiting(run, 2)
+    proposer = conductor.proposer
+
+    def failing(*_args):
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(conductor.record, "add_node", failing)
+    run.answer(first.id, answer(1))
+    assert conductor.join(PATIENCE_S)
+    assert conductor.record.run["state"] == "failed"
+    deadline = time.monotonic() + PATIENCE_S
+    while proposer.prompts:
+        assert time.monotonic() < deadline, "a prompt of a failed run still waits"
+        time.sleep(0.01)
+    (left,) = [c for c in run.document["costs"] if c["node"] == second.id]
+    assert (left["state"], left["problem"]) == ("done", "taken back: the search has ended")
 
 
 def test_runs_that_ask_nothing_say_so(stage):

@@ -224,6 +224,28 @@ def test_an_error_of_the_proposer_ends_the_run_in_words(slow):
     assert run["state_reason"].startswith("the endpoint refused the key")
 
 
+def test_an_unforeseen_error_of_the_proposer_ends_the_run_in_words(slow):
+    """A mistake in a proposer fails the run by its name, after what is judged has its node."""
+    slow.slow.gate.set()
+    good = slow.slow.answer
+
+    def answer(number, request):
+        if number == 1:
+            return good(number, request)
+        assert slow.judge.began.wait(PATIENCE_S)
+        raise UnicodeEncodeError("utf-8", "\ud83d", 0, 1, "surrogates not allowed")
+
+    slow.slow.answer = answer
+    conductor = slow.conductor()
+    conductor.start()
+
+    assert conductor.join(PATIENCE_S)
+    run = conductor.record.run
+    assert run["state"] == "failed"
+    assert run["state_reason"].startswith("the proposer slow failed (UnicodeEncodeError")
+    assert len(slow.store.nodes(conductor.record.id)) == 1
+
+
 def test_an_error_of_the_proposer_loses_nothing_that_is_being_judged(slow):
     """An answer that was paid for and is with the judge gets its node before the run fails."""
     slow.slow.gate.set()

@@ -132,6 +132,27 @@ def test_a_transcript_is_read_again_by_todays_rules(stage, tmp_path):
     assert nodes[0]["title"] == "copy"
 
 
+@pytest.mark.parametrize(
+    "limit", ["store.document.LARGEST_BYTES", "proposers.transcript.MAX_BYTES"]
+)
+def test_a_recording_that_is_too_large_is_not_read(tmp_path, monkeypatch, limit):
+    """Size is looked at before anything is taken apart, and the message names the limit."""
+    path = tmp_path / "large.json"
+    Transcript("paste").save(path)
+    assert read_recording(path).entries == []
+    monkeypatch.setattr(f"kforge_nb.{limit}", 10)
+    with pytest.raises(DocumentError, match=r"above 10 bytes|is larger than"):
+        read_recording(path)
+
+
+def test_halves_of_characters_in_a_recording_are_replaced():
+    """A recorded answer is offered as text that a store can hold."""
+    target = target_of(0)
+    entry = Entry("t", target.fingerprint, "cpp", "draft", "1", "d", 1, "no kernel \ud83d")
+    (step,) = ReplayProposer(Transcript("paste", entries=[entry])).steps(target)
+    assert step.proposal.text == "no kernel \ufffd"
+
+
 def test_what_is_no_recording_is_said(tmp_path):
     """A missing file, another JSON and a missing option each have their message."""
     with pytest.raises(BadInput, match="--recording PATH"):

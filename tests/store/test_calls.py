@@ -82,6 +82,33 @@ def test_an_answer_of_an_earlier_session_is_taken_once(store, run, example):
     assert store.take_answer(run, "write a kernel", number) is None
 
 
+def test_an_answer_with_notes_is_taken_too(store, run):
+    """What was odd about a call does not make its answer be paid for twice; a failed one has none.
+
+    The notes stay, and so does the answer when it was taken and lost once more.
+    """
+    number = store.begin_call(run, node="0.90", **CALL)
+    store.end_call(number, **ANSWER, answer="text", problem="the endpoint reported no usage")
+    failed = store.begin_call(run, node="0.91", **CALL)
+    store.end_call(failed, **ANSWER, problem="the call was stopped")
+
+    assert store.take_answer(run, "write a kernel", failed) == "text"
+    assert store.take_answer(run, "write a kernel", failed) is None
+    noted = store.costs(run)[-2]["problem"]
+    assert noted.startswith("the endpoint reported no usage; ")
+    again = store.begin_call(run, node="0.92", **CALL)
+    store.end_call(again, **ANSWER, answer="text", problem="answered in an earlier session")
+    assert store.take_answer(run, "write a kernel", again) == "text"
+
+
+def test_texts_with_halves_of_characters_are_kept(store, run):
+    """A text that is no UTF-8 is stored with the odd signs replaced, and found again by itself."""
+    number = store.begin_call(run, node="0.90", **{**CALL, "text": "write \ud83d"})
+    store.end_call(number, **ANSWER, answer="\ude00 text")
+
+    assert store.take_answer(run, "write \ud83d", number) == "\ufffd text"
+
+
 def test_details_tell_what_was_asked_and_answered(store, run, example):
     """A node's details hold the first prompt and the last answer, and redaction removes both."""
     first = store.begin_call(run, node="0.0", **CALL)
