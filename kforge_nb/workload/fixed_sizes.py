@@ -23,12 +23,16 @@ __all__ = ["compiled"]
 
 
 def compiled(
-    entry: Callable[..., Any], backend: Callable[..., Any], dynamic: bool | None
+    entry: Callable[..., Any],
+    backend: Callable[..., Any],
+    dynamic: bool | None,
+    *,
+    fullgraph: bool = False,
 ) -> Callable[..., Any]:
-    """As ``torch.compile(entry, backend=backend, dynamic=dynamic)``."""
+    """As ``torch.compile(entry, backend=backend, dynamic=dynamic, fullgraph=fullgraph)``."""
     if dynamic is not False or _settings_per_thread():
-        return torch.compile(entry, backend=backend, dynamic=dynamic)
-    inner: Callable[..., Any] = torch.compile(entry, backend=backend)
+        return torch.compile(entry, backend=backend, dynamic=dynamic, fullgraph=fullgraph)
+    inner: Callable[..., Any] = torch.compile(entry, backend=backend, fullgraph=fullgraph)
 
     @functools.wraps(entry)
     def fixed(*args: Any, **kwargs: Any) -> Any:

@@ -7,6 +7,7 @@ caller's own code, and is traced here.
 
 from __future__ import annotations
 
+import copy
 import json
 import os
 import secrets
@@ -18,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch.utils import _pytree as pytree
 
 from kforge_nb.errors import BadInput, DocumentError
 from kforge_nb.judge.extension.session import confine_library, readable, worker_environment
@@ -67,8 +69,11 @@ class Reference:
 def live_reference(reference: Callable[..., Any], inputs: Sequence[Any]) -> Reference:
     """A module or function of the caller's, on the arguments that it is called with.
 
+    A module is copied, and what is called is the copy: the caller's buffers, training mode and
+    random numbers stay as they are.
+
     Raises:
-        BadInput: it cannot be traced as one graph of tensors.
+        BadInput: it cannot be copied, or traced as one graph of tensors.
     """
     if not callable(reference):
         raise BadInput(
@@ -76,7 +81,28 @@ def live_reference(reference: Callable[..., Any], inputs: Sequence[Any]) -> Refe
             f"function together with inputs=(...), not {type(reference).__name__}"
         )
     name = getattr(reference, "__name__", type(reference).__name__)
-    return Reference(trace(reference, [tuple(inputs)], name), name)
+    own = _copied(reference, name) if isinstance(reference, torch.nn.Module) else reference
+    used = {t.device.index or 0 for t in _tensors(own, inputs) if t.is_cuda}
+    with torch.random.fork_rng(devices=sorted(used)):
+        return Reference(trace(own, [tuple(inputs)], name), name)
+
+
+def _copied(module: torch.nn.Module, name: str) -> torch.nn.Module:
+    try:
+        return copy.deepcopy(module)
+    except Exception as error:  # noqa: BLE001 - whatever a part of it raises that has no copy
+        raise BadInput(
+            f"the reference {name} cannot be copied, so calling it might change it "
+            f"({type(error).__name__}: {error}); give a file or a function of tensors"
+        ) from None
+
+
+def _tensors(reference: Any, inputs: Sequence[Any]) -> list[torch.Tensor]:
+    """The tensors that a call uses, as far as can be seen."""
+    given = pytree.tree_leaves(list(inputs))
+    if isinstance(reference, torch.nn.Module):
+        given += [*reference.parameters(), *reference.buffers()]
+    return [value for value in given if isinstance(value, torch.Tensor)]
 
 
 def reference_from_file(

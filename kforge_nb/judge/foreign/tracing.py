@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import types
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -24,6 +25,7 @@ from kforge_nb.targets.document import graph_to_document
 from kforge_nb.targets.family import family_of, name_of
 from kforge_nb.targets.inputs import CapturedInputs
 from kforge_nb.targets.target import Occurrence, Target, TensorSpec
+from kforge_nb.workload.fixed_sizes import compiled
 
 __all__ = ["Layout", "Traced", "flat", "trace"]
 
@@ -72,7 +74,7 @@ def trace(reference: Callable[..., Any], sets: Sequence[Sequence[Any]], name: st
     """Trace ``reference`` on its arguments.
 
     A module in training mode whose call changes its buffers or draws random numbers is traced in
-    eval mode, which is noted.
+    eval mode, which is noted, and stays in it, its buffers as they were.
 
     Args:
         reference: a module or a function of tensors.
@@ -84,12 +86,16 @@ def trace(reference: Callable[..., Any], sets: Sequence[Sequence[Any]], name: st
             a target cannot hold.
     """
     notes: list[str] = []
+    buffers = list(reference.buffers()) if isinstance(reference, nn.Module) else []
+    before = [buffer.detach().clone() for buffer in buffers]
     with torch.no_grad():
         found = _graph_of(reference, sets[0])
         trouble = _trouble(found)
         if trouble and isinstance(reference, nn.Module) and reference.training:
             notes.append(f"in training mode its call {trouble}; judged in eval mode")
             reference.eval()
+            for buffer, value in zip(buffers, before, strict=True):
+                buffer.copy_(value)
             found = _graph_of(reference, sets[0])
             trouble = _trouble(found)
     if trouble:
@@ -108,16 +114,21 @@ class _Graph:
 
 
 def _graph_of(reference: Callable[..., Any], args: Sequence[Any]) -> _Graph:
-    """The one graph that Dynamo takes of a call."""
+    """The one graph that Dynamo takes of a call.
+
+    Dynamo's cache belongs to code objects, so an entry with one of its own finds nothing there and
+    leaves nothing: what else this process has compiled stays.
+    """
     found: list[tuple[fx.GraphModule, list[Any]]] = []
 
     def record(gm: fx.GraphModule, example_inputs: list[Any]) -> Callable[..., Any]:
         found.append((gm, list(example_inputs)))
         return gm.forward
 
-    torch._dynamo.reset()
+    code = _entry.__code__.replace(co_name="kforge_reference")
+    entry = types.FunctionType(code, _entry.__globals__, "kforge_reference")
     try:
-        torch.compile(reference, backend=record, dynamic=False, fullgraph=True)(*args)
+        compiled(entry, record, dynamic=False, fullgraph=True)(reference, *args)
     except Exception as error:  # noqa: BLE001 - the tracer raises whatever the code does
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         raise BadInput(
@@ -128,6 +139,10 @@ def _graph_of(reference: Callable[..., Any], args: Sequence[Any]) -> _Graph:
         raise BadInput("the reference computes nothing with tensors")
     gm, inputs = found[0]
     return _Graph(gm, inputs, analyse(gm, inputs))
+
+
+def _entry(reference: Callable[..., Any], *args: Any) -> Any:
+    return reference(*args)
 
 
 def _trouble(found: _Graph) -> str | None:
