@@ -42,7 +42,11 @@ _HAS_LAUNCH = re.compile(r"\b(?:at|torch)\s*::\s*Tensor[\w:&\s<>,]*\blaunch\s*\(
 _FORWARD = re.compile(r"\bforward\s*\(\s*(?:const\s+)?(?:std\s*::\s*)?vector\s*<")
 _CUDA = re.compile(r"__global__|cuda_sources|\.cuda\(|device\s*=\s*['\"]cuda|<<<|\btriton\b")
 _LAUNCH = re.compile(r"<<<(.{1,400}?)>>>\s*\(", re.DOTALL)
-_STREAM = 3  # commas before the stream of a launch
+_STREAM = 3  # place of the stream in a launch
+_NO_STREAM = re.compile(
+    r"(?:\(\s*cudaStream_t\s*\)\s*|(?:static_cast\s*<\s*)?cudaStream_t\s*>?\s*[({]\s*)?"
+    r"(?:0|nullptr|NULL|\{\s*\}|cudaStreamLegacy|cudaStreamPerThread|cudaStreamDefault)\s*[)}]?"
+)
 _CPP, _CU = (".cpp", ".cc", ".cxx", ".c"), (".cu", ".cuh")
 
 
@@ -70,21 +74,25 @@ def host_code(kind: Kind) -> bool:
 
 
 def on_the_default_stream(text: str) -> bool:
-    """Whether a text launches a kernel without saying on which stream.
+    """Whether a text launches a kernel without saying on which stream, or names the default one.
 
     Such a launch goes to the default stream at once, also while a graph of another stream is being
     recorded: the graph then lacks it, and nothing raises.
     """
-    return any(_commas(found.group(1)) < _STREAM for found in _LAUNCH.finditer(text))
+    launches = (_arguments(found.group(1)) for found in _LAUNCH.finditer(text))
+    return any(len(a) <= _STREAM or _NO_STREAM.fullmatch(a[_STREAM]) for a in launches)
 
 
-def _commas(text: str) -> int:
-    """Commas outside of parentheses, brackets and braces."""
-    depth = count = 0
+def _arguments(text: str) -> list[str]:
+    """What stands between commas that are outside of parentheses, brackets and braces."""
+    depth, found = 0, [""]
     for letter in text:
         depth += (letter in "([{") - (letter in ")]}")
-        count += letter == "," and depth == 0
-    return count
+        if letter == "," and depth == 0:
+            found.append("")
+        else:
+            found[-1] += letter
+    return [argument.strip() for argument in found]
 
 
 def read_text(path: Path) -> str:
