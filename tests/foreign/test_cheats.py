@@ -46,6 +46,17 @@ CASES = {
         ),
         Verdict.SUSPICIOUS, "it replaced torch.cuda.synchronize",
     ),
+    "replaces the judge's own timed calls": (
+        model(
+            "return self.right(x)",
+            before=(
+                "import sys\n"
+                "held = vars(sys)['mod' + 'ules']['kforge_nb.judge.extension.stage']\n"
+                "held.HostStage.batch = lambda *a: None"
+            ),
+        ),
+        Verdict.SUSPICIOUS, "it replaced kforge_nb.judge.extension.stage.HostStage.batch",
+    ),
     "changes the default dtype": (
         model("return self.right(x)", before="torch.set_default_dtype(torch.float16)"),
         Verdict.SUSPICIOUS, "default dtype",

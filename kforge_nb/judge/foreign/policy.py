@@ -9,7 +9,7 @@ else does the work.
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from kforge_nb.judge.policy import Finding, gravest_first
 
@@ -20,6 +20,7 @@ socket subprocess multiprocessing asyncio requests urllib http ftplib pty shutil
 webbrowser signal resource fcntl
 """
 _BREACH_MODULES = frozenset(_MODULE_WORDS.split())
+_JUDGE = frozenset({"kforge_nb", "__main__"})
 _BREACH_CALLS = {
     "os.system", "os.popen", "os.fork", "os.execv", "os.execve", "os.kill", "os.remove",
     "os.unlink", "os.rename", "os.putenv", "os._exit", "torch.load", "torch.hub.load",
@@ -54,6 +55,7 @@ _LOOKS = {
 _WATCHED_ROOTS = frozenset({"torch", "time", "sys", "builtins", "gc", "os", "F", "nn", "triton"})
 _HARMLESS = ("torch.backends.", "os.environ")
 """Precision switches are told with the claims, and the environment is a private one."""
+_LINKS = 4  # names of names that are followed
 _FRAME_WORDS = """
 f_back f_locals f_globals tb_frame gi_frame cr_frame __code__ __closure__ __globals__ __subclasses__
 __builtins__
@@ -80,10 +82,12 @@ def scan_python(text: str, entry: str) -> list[Finding]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Call):
             findings += _call(node, names)
-        elif isinstance(node, ast.Assign | ast.AugAssign | ast.Delete):
+        elif isinstance(node, ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Delete):
             findings += _patches(node, names)
         elif isinstance(node, ast.Attribute) and node.attr in _FRAME_PARTS:
             findings.append(_at("suspicion", f"reads {node.attr} of a frame or function", node))
+        if isinstance(node, ast.Attribute | ast.Name) and _path(node, names) == "sys.modules":
+            findings.append(_at("suspicion", "reaches for what others import (sys.modules)", node))
     findings += [_at("library", _COMPILERS[p], d) for p, d in _decorators(tree, names)]
     findings += _inherits(tree, entry)
     return gravest_first(findings)
@@ -94,7 +98,10 @@ def _at(kind: str, what: str, node: ast.AST) -> Finding:
 
 
 def _aliases(tree: ast.Module) -> dict[str, str]:
-    """What imported names stand for: ``perf`` for ``time.perf_counter``, ``F`` for its module."""
+    """What names stand for: ``perf`` for ``time.perf_counter``, ``F`` for its module.
+
+    Names that were imported, and names that were given parts of those (``c = torch._C``).
+    """
     found: dict[str, str] = {}
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
@@ -104,7 +111,31 @@ def _aliases(tree: ast.Module) -> dict[str, str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             for alias in node.names:
                 found[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+    given = [pair for node in ast.walk(tree) for pair in _given(node)]
+    for _ in range(_LINKS):
+        for name, value in given:
+            path = _path(value, found)
+            if name not in found and path.split(".")[0] in _WATCHED_ROOTS:
+                found[name] = path
     return found
+
+
+def _given(node: ast.AST) -> Iterable[tuple[str, ast.expr]]:
+    """Names and what an assignment gives them, also side by side in tuples."""
+    pairs: list[tuple[ast.expr, ast.expr]] = []
+    if isinstance(node, ast.Assign):
+        pairs = [(target, node.value) for target in node.targets]
+    elif isinstance(node, ast.AnnAssign | ast.NamedExpr) and node.value is not None:
+        pairs = [(node.target, node.value)]
+    for target, value in pairs:
+        if isinstance(target, ast.Name):
+            yield target.id, value
+        elif isinstance(target, ast.Tuple) and isinstance(value, ast.Tuple):
+            yield from (
+                (t.id, v)
+                for t, v in zip(target.elts, value.elts, strict=False)
+                if isinstance(t, ast.Name)
+            )
 
 
 def _path(node: ast.expr, names: dict[str, str]) -> str:
@@ -128,6 +159,8 @@ def _modules(tree: ast.Module) -> Iterable[Finding]:
         for module in modules:
             if module.split(".")[0] in _BREACH_MODULES:
                 yield _at("breach", f"imports {module}, which no kernel needs", node)
+            elif module.split(".")[0] in _JUDGE:
+                yield _at("suspicion", f"imports {module}, which is the judge's own", node)
 
 
 def _call(node: ast.Call, names: dict[str, str]) -> Iterable[Finding]:
@@ -142,18 +175,34 @@ def _call(node: ast.Call, names: dict[str, str]) -> Iterable[Finding]:
         of = _path(node.args[0], names)
         if of.split(".")[0] in _WATCHED_ROOTS:
             yield _at("suspicion", f"replaces a part of {of}", node)
+    if path == "getattr" and [ast.unparse(a) for a in node.args[1:2]] == ["'modules'"]:
+        yield _at("suspicion", "reaches for what others import (sys.modules)", node)
     if path in ("__import__", "importlib.import_module"):
         yield _at("suspicion", "imports a module by a name put together at run time", node)
 
 
-def _patches(node: ast.Assign | ast.AugAssign | ast.Delete, names: dict[str, str]
-             ) -> Iterable[Finding]:  # fmt: skip
-    targets = [node.target] if isinstance(node, ast.AugAssign) else node.targets
-    for target in targets:
+def _patches(
+    node: ast.Assign | ast.AnnAssign | ast.AugAssign | ast.Delete, names: dict[str, str]
+) -> Iterable[Finding]:
+    targets: Sequence[ast.expr] = (
+        [node.target] if isinstance(node, ast.AugAssign | ast.AnnAssign) else node.targets
+    )
+    for target in _leaves(targets):
         inner = target.value if isinstance(target, ast.Subscript) else target
-        path = _path(inner, names) if isinstance(inner, ast.Attribute) else ""
+        path = _path(inner, names)
+        if isinstance(inner, ast.Name) and (inner is target or not path.endswith("__dict__")):
+            continue  # a variable, or an element of one
         if path.split(".")[0] in _WATCHED_ROOTS and not path.startswith(_HARMLESS):
             yield _at("suspicion", f"replaces {path} for all that follows", node)
+
+
+def _leaves(targets: Iterable[ast.expr]) -> Iterable[ast.expr]:
+    """What is assigned to, inside tuples and lists too."""
+    for target in targets:
+        if isinstance(target, ast.Tuple | ast.List):
+            yield from _leaves(target.elts)
+        else:
+            yield target
 
 
 def _decorators(tree: ast.Module, names: dict[str, str]) -> Iterable[tuple[str, ast.expr]]:

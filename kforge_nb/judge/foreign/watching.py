@@ -10,10 +10,14 @@ import sys
 import threading
 import time
 from collections import Counter
+from types import FunctionType
 from typing import Any
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+from kforge_nb.judge.extension import memory, stage, worker
+from kforge_nb.judge.foreign.stage import StreamedStage
 
 __all__ = ["OperatorLog", "Watch"]
 
@@ -34,9 +38,15 @@ _PLACES: tuple[tuple[Any, str], ...] = (
     (torch.cuda.Event, "synchronize"),
     (torch.cuda.Stream, "synchronize"),
     (torch.cuda.CUDAGraph, "replay"),
+    (torch._C, "_cuda_synchronize"),
     *((torch, n) for n in ("allclose", "equal", "isclose", "compile", "frombuffer", "empty_like")),
     *((torch.Tensor, n) for n in ("copy_", "equal", "__eq__", "stride", "untyped_storage")),
 )
+_OWN: tuple[Any, ...] = (
+    stage.HostStage, stage.DeviceStage, StreamedStage, stage, memory.Memory, memory.Place,
+    worker.Worker, worker,
+)  # fmt: skip
+"""Classes and modules that call candidates, and hand out what they return."""
 _SWITCHES: dict[str, Any] = {
     "torch's default dtype": torch.get_default_dtype,
     "torch's default device": torch.get_default_device,
@@ -48,10 +58,14 @@ _SWITCHES: dict[str, Any] = {
 
 
 class Watch:
-    """Functions and switches as they were when this was made."""
+    """Functions and switches as they were when this was made.
 
-    def __init__(self) -> None:
-        self._functions = [(owner, name, getattr(owner, name, None)) for owner, name in _PLACES]
+    ``own`` are more classes whose functions are the judge's.
+    """
+
+    def __init__(self, own: tuple[Any, ...] = ()) -> None:
+        places = [*_PLACES, *((owner, n) for owner in (*_OWN, *own) for n in _functions(owner))]
+        self._functions = [(owner, name, getattr(owner, name, None)) for owner, name in places]
         self._switches = {words: read() for words, read in _SWITCHES.items()}
         self._read = dict(_SWITCHES)
         self._getattr = getattr
@@ -66,6 +80,10 @@ class Watch:
             if now != self._switches[words]:
                 return f"it changed {words} from {self._switches[words]} to {now}"
         return None
+
+
+def _functions(owner: Any) -> list[str]:
+    return [name for name, value in vars(owner).items() if isinstance(value, FunctionType)]
 
 
 def _name(owner: Any) -> str:

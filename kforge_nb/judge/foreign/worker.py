@@ -12,12 +12,19 @@ import sys
 from pathlib import Path
 from typing import Any
 
+from kforge_nb.judge.extension.ops import ExtensionOp
 from kforge_nb.judge.extension.worker import Worker
 from kforge_nb.judge.extension.worker import main as serve_with
 from kforge_nb.judge.foreign.ops import NOTES, ForeignOp, NeedsBuild, Tampered, pack_notes
 from kforge_nb.judge.protocol import Op
 
 __all__ = ["ForeignWorker", "main"]
+
+_CHECKED = (Op.RUN, Op.FETCH, ExtensionOp.PREPARE, ExtensionOp.REPLAY)
+"""What is followed by a look at what the candidate changed: all that the judge's clock leaves out.
+
+On the CPU it times BATCH and HOT itself; FETCH comes after them. A replay is timed by the device.
+"""
 
 
 class ForeignWorker(Worker):
@@ -42,7 +49,7 @@ class ForeignWorker(Worker):
         if self._told["report"]:
             with watching.OperatorLog():  # imports what it needs while that may still be done
                 torch.zeros(2).add(1)
-        self._watch = watching.Watch()
+        self._changed = watching.Watch((ForeignWorker, watching.Watch)).changed
         self._parameters: list[Any] = []
         self._timed_state = False
 
@@ -82,7 +89,7 @@ class ForeignWorker(Worker):
             self._set_state(self._memory.views(self._memory.timed))
             self._timed_state = True
         answer = super().serve(op, a, b, payload)
-        if op in (Op.RUN, Op.FETCH):
+        if op in _CHECKED:
             self._check_watch()
         return answer
 
@@ -99,7 +106,7 @@ class ForeignWorker(Worker):
             raise NeedsBuild("there are extensions to build")
 
     def _check_watch(self) -> None:
-        words = self._watch.changed()
+        words = self._changed()
         if words is not None:
             raise Tampered(f"{words}, for all that follows in its process")
 
