@@ -48,6 +48,13 @@ def test_a_file_is_known_by_its_text(name, tmp_path):
         ("k<<<n, 256, 1024>>>(x)", True),
         ("k<<<grid, block, 0, at::cuda::getCurrentCUDAStream()>>>(x)", False),
         ("k<<<dim3(a, b), dim3(c, d), pick(e, f), stream>>>\n (x)", False),
+        ("k<<<grid, block, 0, 0>>>(x)", True),
+        ("k<<<grid, block, shared, nullptr>>>(x)", True),
+        ("k<<<grid, block, 0, NULL >>>(x)", True),
+        ("k<<<grid, block, 0, (cudaStream_t)0>>>(x)", True),
+        ("k<<<grid, block, 0, static_cast<cudaStream_t>(0)>>>(x)", True),
+        ("k<<<grid, block, 0, streams[0]>>>(x)", False),
+        ("k<<<grid, block, 0, stream0>>>(x)", False),
         ("k(x); // <<<", False),
     ],
 )
@@ -106,6 +113,19 @@ FINDINGS = {
     "import inspect\ninspect.stack()": "suspicion",
     "from time import perf_counter\nimport torch\ntorch.Tensor.__eq__ = None": "suspicion",
     "import torch\nsetattr(torch.cuda, 'synchronize', print)": "suspicion",
+    "from kforge_nb.judge.extension.stage import HostStage as S\nS.batch = print": "suspicion",
+    "import kforge_nb": "suspicion",
+    "import __main__": "suspicion",
+    "import sys\nsys.modules['torch'] = None": "suspicion",
+    "from sys import modules\nmodules['torch'] = None": "suspicion",
+    "import sys\nm = getattr(sys, 'modules')": "suspicion",
+    "import torch\nc = torch._C\nc._cuda_synchronize = print": "suspicion",
+    "import torch\na = torch\nb = a.cuda\nb.synchronize = print": "suspicion",
+    "import torch\nd = torch.__dict__\nd['equal'] = print": "suspicion",
+    "import torch, time\na, b = torch, time\nb.time, a.x = print, 1": "suspicion",
+    "import torch\nb = torch.backends\nb.cudnn.benchmark = True": None,
+    "import os\nenv = os.environ\nenv['TORCH_CUDA_ARCH_LIST'] = '9.0'": None,
+    "import torch\ndtype = torch.float32\ndef launch(x):\n    y = x.clone()\n    y[0] = 1": None,
     "f = lambda: 0\nf.__globals__['x'] = 1": "suspicion",
     "import torch\n@torch.compile\ndef launch(x):\n    return x": "library",
     "class Model: pass\nclass ModelNew(Model): pass": "library",
@@ -180,6 +200,27 @@ def test_credit_needs_work_of_ones_own():
     assert "torch does the work" in without_credit(used, used, own_kernel=True)
     assert without_credit({"silu": 1}, used, own_kernel=True) is None
     assert without_credit({}, used, own_kernel=True) is None
+
+
+@pytest.mark.parametrize(
+    ("used", "reference", "without"),
+    [
+        ("_fused_rms_norm silu", "mul mean rsqrt silu", "_fused_rms_norm"),
+        ("_scaled_dot_product_flash_attention", "bmm mul _softmax", "dot_product"),
+        ("native_layer_norm", "native_layer_norm gelu", None),
+        ("bmm _softmax", "_scaled_dot_product_flash_attention_for_cpu mul", None),
+        ("mm", "addmm relu", None),
+        ("bmm", "convolution relu", None),
+        ("mm", "mul sum", "mm"),
+        ("linalg_vector_norm index", "mul sum", None),
+    ],
+)
+def test_large_work_of_torch_s_is_no_credit_where_nobody_asked_for_it(used, reference, without):
+    """An unused kernel beside torch's fused operator earns nothing; a product left to it may."""
+    counts = [dict.fromkeys(names.split(), 1) for names in (used, reference)]
+    found = without_credit(*counts, own_kernel=True)
+
+    assert (found is None) if without is None else (without in found)
 
 
 @pytest.mark.parametrize("value", [1, -2.5, "a", None, [1, (2, "b")], {"k": [True]}, float("inf")])
