@@ -33,7 +33,13 @@ _LARGEST = 1e4
 _PRODUCTS = frozenset(
     {"matmul", "mm", "bmm", "addmm", "baddbmm", "linear", "einsum", "linalg_solve_triangular"}
 )
+_MASKS = frozenset(
+    {"tril", "triu", "masked_fill", "masked_scatter", "where", "setitem", "pad",
+     "constant_pad_nd", "linalg_solve_triangular"}
+)  # fmt: skip
+"""What keeps parts of a matrix clear of others, or fills it by and by."""
 _EQUAL = frozenset({"impulses", "zeros"})
+_APART = "scaled rows"
 _MAY_BE_INFINITE = frozenset({"specials", "negative infinities"})
 
 
@@ -92,10 +98,12 @@ def make_case(
             inputs = [moved(t, exact_on) for t in inputs]
             eager = [moved(t, exact_on) for t in eager]
         exact = reference(graph, inputs)
-    products = any(describe(node).name in _PRODUCTS for node in graph.graph.nodes)
+    names = {describe(node).name for node in graph.graph.nodes}
+    masked = bool(names & _PRODUCTS) and bool(names & _MASKS)
     terms = Terms(
-        _summands(graph, inputs, eager), _condition(inputs), name in _EQUAL, _size(inputs), products
-    )
+        _summands(graph, inputs, eager), _condition(inputs), name in _EQUAL, _size(inputs),
+        masked, name == _APART,
+    )  # fmt: skip
     rows = zip(exact, eager, beside, strict=True)
     return Case(name, list(inputs), [expect(high, low, terms, near) for high, low, near in rows])
 

@@ -6,11 +6,11 @@ arithmetic's precision at the scale of the row. Eager's error in a row is the wo
 what eager's errors are in nearly all rows in proportion to their scale, or what they are in nearly
 all rows of the same plane (the last two dimensions), whichever is most: eager must not set a budget
 by luck, and a row that an activation cut down to little still comes from numbers of its plane's
-size. For the same reason, where elements stand alone among zeros, eager's error also on inputs
-close by counts (:mod:`kforge_nb.judge.nearby`). Where the target sums ``n`` numbers, their sum may
-be taken in any order, one by one if need be: ``SUM * sqrt(n)`` more units, times how much larger
-the numbers are than their spread (``Terms``). An approximation, a lower precision or a dropped term
-is far outside.
+size (not where the rows were made of sizes that have nothing to do with each other). For the same
+reason, where elements stand alone among zeros, eager's error also on inputs close by counts
+(:mod:`kforge_nb.judge.nearby`). Where the target sums ``n`` numbers, their sum may be taken in any
+order, one by one if need be: ``SUM * sqrt(n)`` more units, times how much larger the numbers are
+than their spread (``Terms``). An approximation, a lower precision or a dropped term is far outside.
 NaNs and infinities must stand where eager has them, integers and booleans must be equal.
 """
 
@@ -41,14 +41,16 @@ class Terms:
 
     ``equal``: nearly all numbers are the same, so that rounding goes the same way every time.
     ``size``: of the inputs' largest values; float64 itself is only exact to that scale's last bits.
-    ``products``: the target multiplies matrices.
+    ``masked``: the target multiplies matrices and masks or fills them itself.
+    ``apart``: rows are of such different scales that the size of others in the plane says nothing.
     """
 
     summands: int = 0
     condition: float = 1.0
     equal: bool = False
     size: float = 0.0
-    products: bool = False
+    masked: bool = False
+    apart: bool = False
 
     @property
     def units(self) -> float:
@@ -147,7 +149,7 @@ def expect(
         special,
         _figure(error, scale),
         _figure(tolerance, scale),
-        terms.products,
+        terms.masked,
         scale,
     )
 
@@ -169,7 +171,7 @@ def _tolerance(
         row = magnitude.square().mean(-1, keepdim=True).sqrt()
         if not alone:
             worst = torch.maximum(worst, _usual(worst, row) * row)
-        if not alone and error.dim() >= 3 and error.shape[-2] > 1:
+        if not alone and not terms.apart and error.dim() >= 3 and error.shape[-2] > 1:
             worst = torch.maximum(worst, _most(worst))
     rounding = (1.0 if info.eps > 1e-4 else ULPS) * info.eps * magnitude
     sums = work * (ULPS * row + terms.units * torch.maximum(row, magnitude))

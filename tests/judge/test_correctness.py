@@ -60,6 +60,20 @@ def test_rows_cut_down_by_an_activation_keep_their_plane_s_budget():
     assert check_output(e, got + (got > 0) * 1e-4, "out0", "x").wrong
 
 
+def test_small_rows_of_a_plane_count_by_themselves():
+    """Where rows are scaled from small to large, five percent off in the smallest are wrong."""
+    x = torch.randn(2, 64, 256)
+    target = target_of(lambda t: torch.nn.functional.silu(t) * 1.7, x)
+    inputs = hard_set("scaled rows", [x], secret_generator())
+    case = make_case(target.graph, "scaled rows", inputs)
+    (x,) = case.inputs
+    honest = x * torch.sigmoid(x) * 1.7
+    assert check_output(case.expected[0], honest, "out0", case.name).wrong is None
+    got = honest.clone()
+    got.view(128, 256)[x.view(128, 256).square().mean(-1).argmin()] *= 1.05
+    assert check_output(case.expected[0], got, "out0", case.name).wrong
+
+
 def test_how_far_outside_is_known():
     """Barely outside and never computed are told apart."""
     x = torch.ones(4, 4)

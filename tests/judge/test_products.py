@@ -1,4 +1,4 @@
-"""Where matrices are multiplied, zeros spread what is not finite, and nobody must do the same."""
+"""Where masked matrices are multiplied, zeros spread NaN, and nobody must do the same."""
 
 from __future__ import annotations
 
@@ -11,15 +11,14 @@ from tests.helpers import make_target
 
 def test_values_where_a_masked_product_has_nan_are_free() -> None:
     """A kernel that stops at the mask has numbers where eager has 0 times NaN, and is not wrong."""
-    mask = torch.ones(4, 4).tril()
 
-    def fn(x: torch.Tensor, m: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-        return (x * m) @ y
+    def fn(x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
+        return x.tril() @ y
 
     x, y = torch.randn(4, 4), torch.randn(4, 3)
     y[2, 1] = float("nan")
-    target = make_target(fn, x, mask, y)
-    (expected,) = make_case(target.graph, "specials", [x, mask, y]).expected
+    target = make_target(fn, x, y)
+    (expected,) = make_case(target.graph, "specials", [x, y]).expected
     assert expected.eager[:, 1].isnan().all()
     sums = torch.stack([(x[i, : i + 1, None] * y[: i + 1]).sum(0) for i in range(4)])
     assert sums[:2].isfinite().all()
@@ -27,6 +26,22 @@ def test_values_where_a_masked_product_has_nan_are_free() -> None:
     spread = sums.clone()
     spread[3, 2] = float("nan")
     assert check_output(expected, spread, "out0", "specials").wrong is not None
+
+
+def test_a_product_without_a_mask_keeps_its_nan_and_infinities() -> None:
+    """A linear layer and a softmax carry NaN and infinities to known places in any order."""
+
+    def fn(x: torch.Tensor, w: torch.Tensor) -> torch.Tensor:
+        return torch.nn.functional.linear(x, w).softmax(-1)
+
+    x, w = torch.randn(4, 8), torch.randn(6, 8)
+    x[1, 1], x[2, 3] = float("nan"), float("inf")
+    target = make_target(fn, x, w)
+    (expected,) = make_case(target.graph, "specials", [x, w]).expected
+    assert expected.eager[1:3].isnan().any(-1).all()
+    assert check_output(expected, fn(x, w), "out0", "specials").wrong is None
+    swallowed = torch.nan_to_num(fn(x, w), 0.25)
+    assert check_output(expected, swallowed, "out0", "specials").wrong is not None
 
 
 def test_elsewhere_nan_stays_where_eager_has_it() -> None:
