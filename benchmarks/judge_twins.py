@@ -71,11 +71,11 @@ _RMS_NORM = """
   for (int64_t i = 0; i < c; ++i) o[i] = a[i] * k;"""
 
 
-def _gelu(x: fx.Proxy) -> Any:
+def _gelu(x: Any) -> Any:
     return torch.nn.functional.gelu(x, approximate="tanh")
 
 
-def _rms_norm(x: fx.Proxy) -> Any:
+def _rms_norm(x: Any) -> Any:
     return x * torch.rsqrt((x * x).mean(-1, keepdim=True) + 1e-6)
 
 
