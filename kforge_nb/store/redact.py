@@ -209,7 +209,13 @@ def _decision(decision: Mapping[str, Any]) -> dict[str, Any]:
     model = decision["in_model"]
     if model is not None and model["ratio"] is not None:
         reason += f": {model['ratio']:.3f}x in the model"
-    return {**decision, "reason": reason, "fidelity": _figures(decision["fidelity"])}
+    found = {**decision, "reason": reason, "fidelity": _figures(decision["fidelity"])}
+    counted = decision.get("counters")
+    if counted is not None:
+        total = sum(counted["fallbacks"].values())
+        fallbacks = {"any reason": total} if total else {}
+        found["counters"] = {**counted, "fallbacks": fallbacks, "note": ""}
+    return found
 
 
 def _figures(record: Mapping[str, Any] | None) -> Any:

@@ -24,8 +24,8 @@ from kforge_nb.store.upgrade import upgraded
 
 __all__ = ["SCHEMA", "fit", "schema", "validate"]
 
-SCHEMA = "kforge.run/1.1"
-_NUMBER = (1, 1)
+SCHEMA = "kforge.run/1.2"
+_NUMBER = (1, 2)
 _VERSION = re.compile(r"kforge\.run/([0-9]{1,6})(?:\.([0-9]{1,6}))?")
 _DEEPEST = 60
 _ERRORS = 50

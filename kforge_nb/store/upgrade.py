@@ -35,4 +35,12 @@ def _to_1_1(data: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-_STEPS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {"kforge.run/1": _to_1_1}
+def _to_1_2(data: dict[str, Any]) -> dict[str, Any]:
+    """Version 1.2 brought optional fields only: what an older file lacks was not told."""
+    return {**data, "schema": "kforge.run/1.2"}
+
+
+_STEPS: dict[str, Callable[[dict[str, Any]], dict[str, Any]]] = {
+    "kforge.run/1": _to_1_1,
+    "kforge.run/1.1": _to_1_2,
+}

@@ -370,7 +370,7 @@ def example() -> dict:
         won = [r for r in rows if r["target"] == t["index"] and r["verdict"] == "accepted"]
         t["best"] = max(won, key=lambda r: r["speedup"])["id"] if won else None
     return {
-        "schema": "kforge.run/1.1",
+        "schema": "kforge.run/1.2",
         "id": "20260314-090000-5f3a1c",
         "name": "minilm",
         "state": "done",

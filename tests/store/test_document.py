@@ -160,6 +160,21 @@ def test_invalid_documents_name_path_and_value(example, change, path, value):
     assert len(str(caught.value)) < 600
 
 
+def test_a_document_of_the_version_before_reads_as_one_of_today(example):
+    """1.2 only added optional fields, so a 1.1 file differs in its version and nothing else."""
+    old = {**example, "schema": "kforge.run/1.1"}
+    assert document.validate(old) == example
+
+
+def test_counters_of_a_decision_keep_their_figures_and_lose_their_words(example):
+    """Reasons of fallbacks and notes are free text in a stranger's file; counts are not."""
+    counted = {"launches": 9, "replayed": 0, "copies": 1, "shadowed": 3, "note": "my_model is off"}
+    example["decisions"][0]["counters"] = {**counted, "fallbacks": {"my_model": 2, "b": 1}}
+    shown = document.redacted(document.validate(example))
+    assert shown["decisions"][0]["counters"]["fallbacks"] == {"any reason": 3}
+    assert "my_model" not in json.dumps(shown)
+
+
 def test_a_newer_document_asks_for_an_upgrade(example):
     """A document of a later schema must not be half read."""
     with pytest.raises(DocumentError, match=r"newer kforge_nb .*kforge\.run/2.*upgrade"):

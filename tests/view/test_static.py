@@ -85,7 +85,7 @@ def test_bundle_has_exactly_the_three_types(document):
     saved = bundle(document)
 
     assert list(saved) == [MIME, "text/html", "text/plain"]
-    assert json.loads(json.dumps(saved))[MIME]["schema"] == "kforge.run/1.1"
+    assert json.loads(json.dumps(saved))[MIME]["schema"] == "kforge.run/1.2"
 
 
 def test_text_tells_the_same(document):

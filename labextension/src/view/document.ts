@@ -40,7 +40,7 @@ export type CallState = "done" | "open" | "lost";
  * One optimize run: targets, trees, costs and decisions. File, MIME output and widget trait are this.
  */
 export interface RunDocument {
-  schema: "kforge.run/1.1";
+  schema: "kforge.run/1.2";
   id: string;
   name: string;
   state: State;
@@ -306,6 +306,7 @@ export interface Decision {
   isolated: Isolated | null;
   in_model: InModel | null;
   fidelity: Fidelity | null;
+  counters?: Counted | null;
 }
 export interface Isolated {
   ratio: Figure;
@@ -327,6 +328,25 @@ export interface Fidelity {
   inputs?: Count | null;
   note?: string;
   [k: string]: unknown;
+}
+/**
+ * One installed kernel at run time: its launches, those replayed in CUDA graphs, copied inputs, launches checked against the original, and calls that ran the original, by reason.
+ */
+export interface Counted {
+  launches: Count;
+  replayed: Count;
+  copies: Count;
+  shadowed: Count;
+  /**
+   * Calls by the reason for which they ran the original.
+   */
+  fallbacks: {
+    [k: string]: Count;
+  };
+  /**
+   * Why the kernel is off; empty while it is on.
+   */
+  note: string;
 }
 export interface WholeRow {
   name: string;
