@@ -2,12 +2,18 @@
 import { render } from "preact";
 import type { RunSource } from "../source";
 import { App } from "./App";
+import { Boundary } from "./Boundary";
 
 /** Shows the run of `source` in `el`; returns a function that removes it again. */
 export function mountRun(el: HTMLElement, source: RunSource): () => void {
   const root = el.ownerDocument.createElement("div");
   el.append(root);
-  render(<App source={source} />, root);
+  render(
+    <Boundary>
+      <App source={source} />
+    </Boundary>,
+    root,
+  );
   return () => {
     render(null, root);
     root.remove();
