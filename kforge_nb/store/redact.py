@@ -116,6 +116,8 @@ def redacted(data: Mapping[str, Any]) -> dict[str, Any]:
     found["options"] = {k: v for k, v in data["options"].items() if k in _OPTIONS and _own(v)}
     found["device"] = {k: v for k, v in data["device"].items() if k in _FACTS and _flat(v)}
     found["progress"] = {**data["progress"], "phase": data["state"], "message": "", "calls": []}
+    if "judging" in found["progress"]:
+        found["progress"]["judging"] = []
     workload = data["workload"]
     found["workload"] = {
         **workload,
@@ -169,6 +171,7 @@ def _target(target: Mapping[str, Any], modules: _Labels) -> dict[str, Any]:
         "modules": [modules(m) for m in target["modules"]],
         "code": "",
         "state_reason": "",
+        **({"stopped": {**target["stopped"], "reason": ""}} if target.get("stopped") else {}),
     }
 
 

@@ -21,14 +21,18 @@ export interface RunSource {
   subscribe(changed: () => void): () => void;
   /** Source, plan, log and figures of one node; null where they are not to be had. */
   detail(nodeId: string): Promise<Details | null>;
-  /** Asks for the run to end after what is being judged. Absent where nothing can be stopped. */
-  stop?(): void;
-  /** Asks for the run to pause, or to go on when it is paused. Absent where it cannot. */
-  pause?(): void;
+  /** Asks for the run, or for one target, to end after what is being judged. Absent where nothing can be stopped. */
+  stop?(target?: number): void;
+  /** Asks for the run, or for one target, to be held. Absent where it cannot. */
+  pause?(target?: number): void;
+  /** Lets what is held go on. */
+  resume?(target?: number): void;
   /** Prompts that wait for the user. Absent where none can be answered. */
   prompts?(): readonly Prompt[];
   /** Brings the answer to a prompt back. */
   answer?(promptId: string, text: string): void;
+  /** Is told which node's details are on the screen, for hosts with a menu of their own. */
+  selected?(nodeId: string | null): void;
 }
 
 /** A source over one finished document, for saved runs and pages. */

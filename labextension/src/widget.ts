@@ -26,13 +26,17 @@ const SHOWN = ["change:doc", "change:prompts"];
 /** A source over the traits of one widget model. */
 export function modelSource(model: WidgetModel): RunSource {
   const cache = new Map<string, Details>();
+  const page = Math.random().toString(36).slice(2);
   let sent = 0;
 
   const send = (trait: string, value: object): void => {
-    sent += 1; // a number makes two equal requests two changes
-    model.set(trait, { ...value, n: sent });
+    sent += 1; // page and number make two equal requests two changes, also after a reload
+    model.set(trait, { ...value, n: `${page}.${sent}` });
     model.save_changes();
   };
+
+  const command = (name: string, target?: number): void =>
+    send("command", target === undefined ? { name } : { name, target });
 
   const snapshot = (): RunDocument | null => {
     const document = model.get("doc") as Partial<RunDocument> | null;
@@ -71,8 +75,9 @@ export function modelSource(model: WidgetModel): RunSource {
       const known = cache.get(nodeId) ?? snapshot()?.details[nodeId] ?? answer(nodeId);
       return known == null ? ask(nodeId) : Promise.resolve(known);
     },
-    stop: () => send("command", { name: "stop" }),
-    pause: () => send("command", { name: "pause" }),
+    stop: (target) => command("stop", target),
+    pause: (target) => command("pause", target),
+    resume: (target) => command("resume", target),
     prompts: () => (model.get("prompts") as Prompt[] | undefined) ?? [],
     answer: (id, text) => send("command", { name: "answer", id, text }),
   };

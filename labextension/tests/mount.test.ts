@@ -72,20 +72,6 @@ test("Stop is offered while the run works and calls the source once", async () =
   expect(stops).toBe(1);
 });
 
-test("Pause is offered while the run works, and Go on while it is held", async () => {
-  let asked = 0;
-  const working = example({ state: "searching" });
-  const dispose = await show({ ...fixedSource(working), pause: () => (asked += 1) });
-  await act(() => button("Pause")?.click());
-  expect(asked).toBe(1);
-  dispose();
-  working.progress.paused = true;
-  await show({ ...fixedSource(working), pause: () => (asked += 1) });
-  expect(host.textContent).toContain("paused · ");
-  await act(() => button("Go on")?.click());
-  expect(asked).toBe(2);
-});
-
 test("answers under way show their tokens and how fast they come", async () => {
   const run = example({ state: "searching" });
   const call = { target: 0, node: "0.27", model: "m1", seconds: 61 };

@@ -48,6 +48,25 @@ test("two stops in a row are two changes, so the second is not swallowed", () =>
   expect(second).not.toEqual(first);
 });
 
+test("a command of a page that was reloaded is a change too, though it is that page's first", () => {
+  const sent = [1, 2].map(() => {
+    const model = new FakeModel(example());
+    modelSource(model).pause?.();
+    return model.traits["command"];
+  });
+  expect(sent[0]).toMatchObject({ name: "pause" });
+  expect(sent[1]).not.toEqual(sent[0]);
+});
+
+test("a command for one target names it, and one for the run names none", () => {
+  const model = new FakeModel(example());
+  const source = modelSource(model);
+  source.stop?.(3);
+  expect(model.traits["command"]).toMatchObject({ name: "stop", target: 3 });
+  source.resume?.();
+  expect(model.traits["command"]).not.toHaveProperty("target");
+});
+
 test("details are asked for once, by id, and an answer for another node is not taken", async () => {
   const run = example();
   const [a, b] = Object.keys(run.details) as [string, string];

@@ -3,14 +3,17 @@ import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import type { Prompt, RunSource } from "../source";
 import { Calls, Prompts } from "./Asking";
+import { Cost } from "./Cost";
 import type { RunDocument } from "./document";
 import { Guard } from "./Guard";
 import { Headline } from "./Headline";
 import { NodePanel } from "./NodePanel";
 import { Notes } from "./Notes";
 import { Progress } from "./Progress";
+import progressCss from "./progress.css";
 import css from "./style.css";
 import { Targets } from "./Targets";
+import { Tell } from "./Tell";
 import { Tree } from "./Tree";
 import { Whole } from "./Whole";
 
@@ -46,8 +49,9 @@ export function App({ source }: { source: RunSource }): JSX.Element {
   };
   return (
     <div class="kforge" role="region" aria-label={`Run ${document.name}`}>
-      <style>{css}</style>
-      <Headline document={document} source={source} />
+      <style>{css + progressCss}</style>
+      <Headline document={document} />
+      <Progress document={document} source={source} />
       <Calls calls={document.progress.calls} targets={document.targets} />
       <Prompts prompts={prompts} source={source} />
       <Targets document={document} selected={shown?.index ?? null} onSelect={select} />
@@ -58,7 +62,7 @@ export function App({ source }: { source: RunSource }): JSX.Element {
         </section>
       )}
       <section class="kforge-two">
-        <Progress document={document} />
+        <Cost document={document} />
         <Whole document={document} />
       </section>
       <Guard document={document} />

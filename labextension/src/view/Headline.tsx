@@ -1,34 +1,16 @@
 /** The answer at a glance: what the whole model gained, against what, and what it took. */
 import type { ComponentChildren, JSX } from "preact";
-import type { RunSource } from "../source";
-import { headline, running, spent } from "./derive";
+import { headline, spent } from "./derive";
 import type { RunDocument, WholeRow } from "./document";
 import * as format from "./format";
 
-interface Props {
-  document: RunDocument;
-  source: RunSource;
-}
-
-export function Headline({ document, source }: Props): JSX.Element {
-  const { budget, judged } = document.progress;
+export function Headline({ document }: { document: RunDocument }): JSX.Element {
   return (
     <>
       <header>
         <Gain document={document} />
         <Facts document={document} />
-        <State document={document} source={source} />
       </header>
-      <div
-        class="kforge-bar"
-        role="progressbar"
-        aria-label="Candidates judged"
-        aria-valuemin={0}
-        aria-valuenow={judged}
-        {...(budget === null ? {} : { "aria-valuemax": budget })}
-      >
-        <i style={{ width: `${fraction(document) * 100}%` }} />
-      </div>
       {document.workload.launch_bound === true && (
         <p class="kforge-banner">
           Launch-bound: the model waits for its host, not for its device. Faster kernels alone
@@ -113,41 +95,4 @@ function Pair({ top, below }: { top: ComponentChildren; below: ComponentChildren
       {below}
     </div>
   );
-}
-
-function State({ document, source }: Props): JSX.Element {
-  const live = running(document);
-  const { message, eta_s: eta } = document.progress;
-  return (
-    <div class="kforge-state">
-      <span>
-        {live && document.progress.paused && <b>paused · </b>}
-        {live ? message || document.progress.phase : document.state_reason || document.state}
-        {live && eta !== null && ` · ${format.clock(eta)} left`}
-      </span>
-      <span class="kforge-hidden" role="status" aria-live="polite">
-        Run {document.name}: {document.state}
-      </span>
-      {live && source.pause && (
-        <button type="button" aria-pressed={document.progress.paused} onClick={() => source.pause?.()}>
-          {document.progress.paused ? "Go on" : "Pause"}
-        </button>
-      )}
-      {live && source.stop && (
-        <button type="button" onClick={() => source.stop?.()}>
-          Stop
-        </button>
-      )}
-      {!live && <b>{document.state}</b>}
-    </div>
-  );
-}
-
-/** How far the run is: by budget or by time, whichever ends it sooner. */
-function fraction(document: RunDocument): number {
-  if (!running(document)) return 1;
-  const { judged, budget, seconds, time_limit: limit } = document.progress;
-  const byBudget = budget === null || budget === 0 ? 0 : judged / budget;
-  const byTime = limit === null || limit === 0 || seconds === null ? 0 : seconds / limit;
-  return Math.min(1, Math.max(byBudget, byTime));
 }

@@ -1,107 +1,178 @@
-/** Was it worth it: the gain so far against money, or against candidates where nothing is paid. */
+/** How far the run is and what it is doing now, with the buttons that hold or end it. */
 import type { JSX } from "preact";
-import { progress, type ProgressPoint, savedMs, spent } from "./derive";
-import type { RunDocument } from "./document";
+import { useEffect, useState } from "preact/hooks";
+import type { RunSource } from "../source";
+import { Buttons } from "./Buttons";
+import { running } from "./derive";
+import type { RunDocument, Target } from "./document";
 import * as format from "./format";
 
-const WIDTH = 480;
-const HEIGHT = 150;
-const LEFT = 44;
-const RIGHT = 12;
-const TOP = 12;
-const BOTTOM = 24;
+interface Props {
+  document: RunDocument;
+  source: RunSource;
+}
 
-export function Progress({ document }: { document: RunDocument }): JSX.Element {
-  const points = progress(document);
-  const last = points.at(-1);
+export function Progress({ document, source }: Props): JSX.Element {
+  const { budget, judged, paused, stopping = false } = document.progress;
+  const live = running(document);
   return (
-    <div>
-      <h3>Gain against cost</h3>
-      {last === undefined ? (
-        <p class="kforge-note">Nothing has been judged yet.</p>
-      ) : (
-        <>
-          <Chart points={points} paid={last.usd > 0} />
-          <p class="kforge-note">
-            Whole-model gain if the best candidates hold in the model; the guard measures it.
-            {price(document)}
-          </p>
-          <Table points={points} />
-        </>
-      )}
+    <div class="kforge-progress">
+      <div
+        class={`kforge-bar${paused ? " held" : ""}`}
+        role="progressbar"
+        aria-label="Candidates judged"
+        aria-valuemin={0}
+        aria-valuenow={judged}
+        {...(budget === null ? {} : { "aria-valuemax": budget })}
+      >
+        <i style={{ width: `${fraction(document) * 100}%` }} />
+      </div>
+      <div class="kforge-now">
+        <div class="kforge-state">{live ? <Now document={document} /> : <Ended document={document} />}</div>
+        <span class="kforge-hidden" role="status" aria-live="polite">
+          Run {document.name}: {stopping ? "stopping" : paused && live ? "paused" : document.state}
+        </span>
+        {live && <Buttons source={source} paused={paused} stopping={stopping} what="the run" />}
+      </div>
+      {live && source.stop && <AtWork document={document} source={source} />}
     </div>
   );
 }
 
-/** What a saved millisecond has cost, where anything was paid. */
-function price(document: RunDocument): string {
-  const { usd } = spent(document);
-  const saved = savedMs(document);
-  if (usd === 0 || saved === 0) return "";
-  return ` ${format.usd(usd)} for ${saved.toFixed(2)} ms saved a run: ${format.usd(usd / saved)} a millisecond.`;
-}
-
-function Chart({ points, paid }: { points: ProgressPoint[]; paid: boolean }): JSX.Element {
-  const at = (p: ProgressPoint): number => (paid ? p.usd : p.judged);
-  const end = Math.max(...points.map(at), paid ? 0 : 1);
-  const top = Math.max(1.01, ...points.map((p) => p.gain));
-  const x = (value: number): number => LEFT + (value / end) * (WIDTH - LEFT - RIGHT);
-  const y = (gain: number): number => HEIGHT - BOTTOM - ((gain - 1) / (top - 1)) * (HEIGHT - TOP - BOTTOM);
-  const label = (value: number): string => (paid ? format.usd(value) : String(value));
-  const line = points.map((p) => `H${x(at(p)).toFixed(1)}V${y(p.gain).toFixed(1)}`).join("");
-  const final = points.at(-1)?.gain ?? 1;
+function Ended({ document }: { document: RunDocument }): JSX.Element {
   return (
-    <svg
-      class="kforge-chart"
-      viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
-      role="img"
-      aria-label={`Estimated gain ${format.ratio(final)} after ${label(end)}${paid ? "" : " candidates"}`}
-    >
-      <path class="axis" d={`M${LEFT} ${TOP}V${HEIGHT - BOTTOM}H${WIDTH - RIGHT}`} />
-      <path class="gain" d={`M${x(0)} ${y(1)}${line}`} />
-      <text x={LEFT - 6} y={y(1) + 4} text-anchor="end">
-        1×
-      </text>
-      <text x={LEFT - 6} y={y(top) + 4} text-anchor="end">
-        {format.ratio(top)}
-      </text>
-      <text x={LEFT} y={HEIGHT - 8}>
-        {paid ? "$0" : "0"}
-      </text>
-      <text x={WIDTH - RIGHT} y={HEIGHT - 8} text-anchor="end">
-        {label(end)}
-        {paid ? " spent" : " judged"}
-      </text>
-    </svg>
+    <>
+      <b>{document.state}</b>
+      {document.state_reason !== "" && ` · ${document.state_reason}`}
+    </>
   );
 }
 
-/** The same as a table: one row for each step up. */
-function Table({ points }: { points: ProgressPoint[] }): JSX.Element {
-  const steps = points.filter((p, i) => i === 0 || p.gain > (points[i - 1]?.gain ?? 0));
+/** The phase, how much of it is left, and what happened last. */
+function Now({ document }: { document: RunDocument }): JSX.Element {
+  const { budget, judged, eta_s: eta, paused, stopping, message, phase } = document.progress;
+  const since = useSeconds(document);
+  const speed = document.progress.calls.reduce((sum, call) => sum + (call.tokens_per_s ?? 0), 0);
+  const left = eta === null ? null : paused ? eta : Math.max(0, eta - since);
   return (
-    <details>
-      <summary>As a table</summary>
+    <>
+      <b>{stopping ? "stopping…" : paused ? "paused" : phase || document.state}</b>
+      {` · ${judged}${budget === null ? "" : ` of ${budget}`} judged`}
+      {left !== null && ` · ${format.clock(left)} left`}
+      {speed > 0 && ` · ${speed.toFixed(0)} tokens a second`}
+      {message !== "" && message !== phase && message !== "paused" && (
+        <span class="kforge-note"> · {message}</span>
+      )}
+      <Judging document={document} since={since} />
+    </>
+  );
+}
+
+function Judging({ document, since }: { document: RunDocument; since: number }): JSX.Element | null {
+  const judging = document.progress.judging ?? [];
+  if (judging.length === 0) return null;
+  return (
+    <div class="kforge-note">
+      judging{" "}
+      {judging.map((one, i) => (
+        <span key={one.node}>
+          {i > 0 && ", "}
+          <b>{one.node}</b> {one.title} ({format.clock((one.seconds ?? 0) + since)})
+        </span>
+      ))}
+    </div>
+  );
+}
+
+/** The targets that are not done, each with its own Pause and Stop. */
+function AtWork({ document, source }: Props): JSX.Element | null {
+  const open = document.targets.filter(atWork);
+  if (open.length === 0) return null;
+  const held = open.filter((target) => target.paused === true).length;
+  return (
+    <details class="kforge-atwork">
+      <summary>
+        {format.count(open.length, "target")} at work{held > 0 && `, ${held} paused`}
+      </summary>
       <table>
         <thead>
           <tr>
+            <th scope="col">target</th>
+            <th scope="col">now</th>
             <th scope="col" class="n">judged</th>
-            <th scope="col" class="n">spent</th>
-            <th scope="col" class="n">time</th>
-            <th scope="col" class="n">gain</th>
+            <th scope="col" class="n">best</th>
+            <th scope="col">
+              <span class="kforge-hidden">hold or end it</span>
+            </th>
           </tr>
         </thead>
         <tbody>
-          {steps.map((p) => (
-            <tr key={p.judged}>
-              <td class="n">{p.judged}</td>
-              <td class="n">{format.usd(p.usd)}</td>
-              <td class="n">{format.clock(p.seconds)}</td>
-              <td class="n">{format.ratio(p.gain)}</td>
-            </tr>
+          {open.map((target) => (
+            <Row key={target.index} target={target} document={document} source={source} />
           ))}
         </tbody>
       </table>
     </details>
   );
+}
+
+function Row({ target, document, source }: Props & { target: Target }): JSX.Element {
+  const nodes = document.nodes.filter((node) => node.target === target.index);
+  const best = nodes.find((node) => node.id === target.best);
+  return (
+    <tr>
+      <th scope="row">
+        {target.index} {target.name}
+      </th>
+      <td>{doing(target, document)}</td>
+      <td class="n">{nodes.length}</td>
+      <td class="n">{format.ratio(best?.speedup)}</td>
+      <td>
+        <Buttons
+          source={source}
+          paused={target.paused === true}
+          stopping={target.stopping === true}
+          what={`target ${target.index}`}
+          target={target.index}
+        />
+      </td>
+    </tr>
+  );
+}
+
+/** Whether a target may still get candidates. */
+function atWork(target: Target): boolean {
+  return target.state === "waiting" || target.state === "searching" || target.state === "stopped";
+}
+
+/** What happens to a target right now, in a few words. */
+function doing(target: Target, document: RunDocument): string {
+  const judging = (document.progress.judging ?? []).filter((one) => one.target === target.index);
+  const asked = document.progress.calls.filter((call) => call.target === target.index);
+  const parts = [
+    ...(target.stopping === true ? ["stopping…"] : target.paused === true ? ["paused"] : []),
+    ...(judging.length > 0 ? [`judging ${judging.map((one) => one.node).join(", ")}`] : []),
+    ...(asked.length > 0 ? [`${format.count(asked.length, "answer")} under way`] : []),
+  ];
+  return parts.join(", ") || target.state;
+}
+
+/** How far the run is: by budget or by time, whichever ends it sooner. */
+function fraction(document: RunDocument): number {
+  if (!running(document)) return 1;
+  const { judged, budget, seconds, time_limit: limit } = document.progress;
+  const byBudget = budget === null || budget === 0 ? 0 : judged / budget;
+  const byTime = limit === null || limit === 0 || seconds === null ? 0 : seconds / limit;
+  return Math.min(1, Math.max(byBudget, byTime));
+}
+
+/** Whole seconds since this snapshot came. */
+function useSeconds(document: RunDocument): number {
+  const [seconds, setSeconds] = useState(0);
+  useEffect(() => {
+    setSeconds(0);
+    const timer = setInterval(() => setSeconds((n) => n + 1), 1000);
+    return () => clearInterval(timer);
+  }, [document]);
+  return seconds;
 }

@@ -102,6 +102,16 @@ export interface Progress {
    * @maxItems 256
    */
   calls: Call[];
+  /**
+   * Candidates that are being judged.
+   *
+   * @maxItems 64
+   */
+  judging?: Judging[];
+  /**
+   * The run was asked to stop and has not ended yet.
+   */
+  stopping?: boolean;
 }
 /**
  * A call of a language model that is under way, with the tokens that have arrived.
@@ -112,6 +122,15 @@ export interface Call {
   model: string;
   tokens: Count;
   tokens_per_s: Figure;
+  seconds: Figure;
+}
+/**
+ * A candidate that is being judged.
+ */
+export interface Judging {
+  target: Count;
+  node: string;
+  title: string;
   seconds: Figure;
 }
 export interface Workload {
@@ -164,6 +183,15 @@ export interface Target {
    * @maxItems 64
    */
   outputs: Tensor[];
+  /**
+   * The user holds it: it gets no more proposals until it is resumed.
+   */
+  paused?: boolean;
+  /**
+   * The user ends it: it closes when what is under way has been judged.
+   */
+  stopping?: boolean;
+  stopped?: Stopped | null;
 }
 export interface Tensor {
   /**
@@ -176,6 +204,21 @@ export interface Tensor {
   stride: number[];
   dtype: string;
   device: string;
+}
+/**
+ * When and why the search of a target ended, and what the run had spent by then.
+ */
+export interface Stopped {
+  at: Time;
+  /**
+   * A rule of the target's own, the end of the whole run, or the user.
+   */
+  by: "rule" | "run" | "user";
+  reason: string;
+  judged: Count;
+  calls: Count;
+  usd: Figure;
+  seconds: Figure;
 }
 export interface Node {
   id: NodeId;
