@@ -14,6 +14,8 @@ from kforge_nb.view.facts import Document
 __all__ = ["for_notebook", "for_widget", "size"]
 
 CODE_LIMIT = 4_000
+REASON_LIMIT = 1_000
+ORIGIN_LIMIT = 400
 NOTEBOOK_LIMIT = 2_000_000
 
 
@@ -23,8 +25,13 @@ def size(value: Any) -> int:
 
 
 def for_widget(document: Document) -> dict[str, Any]:
-    """The document without the nodes' details, which the widget asks for one at a time."""
-    return {**document, "details": {}, "targets": [_shorten(t) for t in document["targets"]]}
+    """The document without what the widget asks for one node at a time, and with rows bounded.
+
+    Rows that are short enough already stay the same objects.
+    """
+    targets = [_short_target(t) for t in document["targets"]]
+    nodes = [_short_node(n) for n in document["nodes"]]
+    return {**document, "details": {}, "targets": targets, "nodes": nodes}
 
 
 def for_notebook(document: Document, limit: int = NOTEBOOK_LIMIT) -> dict[str, Any]:
@@ -47,8 +54,18 @@ def for_notebook(document: Document, limit: int = NOTEBOOK_LIMIT) -> dict[str, A
     return smaller if size(smaller) <= limit else for_widget(document)
 
 
-def _shorten(target: dict[str, Any]) -> dict[str, Any]:
+def _short_target(target: dict[str, Any]) -> dict[str, Any]:
     code = target["code"]
     if len(code) <= CODE_LIMIT:
         return target
     return {**target, "code": f"{code[:CODE_LIMIT]}\n# … {len(code) - CODE_LIMIT} characters more"}
+
+
+def _short_node(node: dict[str, Any]) -> dict[str, Any]:
+    """A row of a few hundred bytes, and never of many thousands."""
+    if len(node["reason"]) > REASON_LIMIT:
+        node = {**node, "reason": f"{node['reason'][: REASON_LIMIT - 1]}…"}
+    if node["origin"] and len(str(node["origin"])) > ORIGIN_LIMIT:
+        proposer = node["origin"].get("proposer")
+        node = {**node, "origin": {"proposer": proposer} if isinstance(proposer, str) else {}}
+    return node
