@@ -56,7 +56,8 @@ def test_watch_sees_what_other_processes_take() -> None:
 
 
 def _found(ratio: float, foreign: float) -> dict[str, object]:
-    samples = {"ours": [1.0] * 9, "eager": [ratio] * 9, "copy": [0.9] * 9}
+    samples = {"ours": [1.0] * 9, "eager": [ratio] * 9}
+    samples |= {"ours beside copy": [2.0] * 9, "copy": [1.8] * 9}
     return {"samples": samples, "foreign": foreign, "switched": 0, "recipe": "r", "params": {}}
 
 
