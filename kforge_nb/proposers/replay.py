@@ -143,7 +143,7 @@ def _steps_of_document(document: Mapping[str, Any]) -> dict[str, list[Step]]:
         proposal = _failure(node, candidate) if is_failed(candidate) else candidate
         step = Step(places[node["id"]], node.get("action", "draft"), parent, proposal)
         steps.setdefault(fingerprints.get(node["target"], ""), []).append(step)
-    return steps
+    return {mine: sorted(found, key=lambda step: step.place) for mine, found in steps.items()}
 
 
 def _when(node: Mapping[str, Any]) -> str:

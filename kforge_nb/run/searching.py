@@ -76,11 +76,11 @@ class Search:
         self.rules = stopping.RunRules(options.budget, options.max_cost, options.time_limit)
         self.rates = allocate.Rates()
         self._flights = Flights(benches, control)
-        self._proposals = Proposals(proposer, parallel)
+        self._script = script_of(proposer, works)
+        self._proposals = Proposals(proposer, 0 if self._script is not None else parallel)
         self._purse = purse
         self._poor: dict[int | None, str] = {}
         self._failure: KForgeError | None = None
-        self._script = script_of(proposer, works)
         self._begun = time.monotonic()
         self._before = seconds_before
         self._winners = Confirmation(options, record, control, benches, self._show)
@@ -315,6 +315,8 @@ class Search:
 
     def _fail(self, asked: Asked, failure: Failure) -> None:
         """An answer without a kernel is a node too: it was asked for, and perhaps paid for."""
+        while self._script is not None and self._flights:
+            self._land()  # in its recorded place
         candidate, evaluation = failed_node(failure)
         self._keep(asked.work, asked.choice.ticket, candidate, evaluation, asked.begun)
 

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import itertools
 import json
+import threading
+from collections import defaultdict
 
 import pytest
 
@@ -18,7 +21,7 @@ from kforge_nb.run.script import PLAYED
 from kforge_nb.run.source import StoreSource
 from kforge_nb.run.writers import make_writer
 from tests.proposers.talk import good
-from tests.run.conftest import target_of
+from tests.run.conftest import FakeBench, target_of
 
 PATIENCE_S = 30
 
@@ -89,6 +92,26 @@ def test_a_run_is_played_again_node_by_node(stage, recorded):
     assert shape(again) == shape(document)
     assert PLAYED in again["state_reason"]
     assert sum(refused for *_, refused in shape(again)) == 1
+
+
+@pytest.mark.parametrize("parallel", [1, 4])
+def test_late_verdicts_keep_their_recorded_places(stage, recorded, monkeypatch, parallel):
+    """Of two candidates at once the second is judged first, and the order stays the recording's."""
+    path, document = recorded
+    evaluate, started, ended = FakeBench.evaluate, itertools.count(), defaultdict(threading.Event)
+
+    def second_first(bench, candidate, stop=None):
+        place = next(started)
+        if place % 2 == 0 and ended[place + 1].wait(0.3):
+            threading.Event().wait(0.3)  # the other one can have landed, if it may
+        found = evaluate(bench, candidate, stop)
+        ended[place].set()
+        return found
+
+    monkeypatch.setattr(FakeBench, "evaluate", second_first)
+    again = finish(replaying(stage, path, name="again", parallel=parallel))
+    assert shape(again) == shape(document)
+    assert ended[1].is_set()
 
 
 def test_a_budget_ends_a_replay_early_and_resume_goes_on(stage, recorded):
