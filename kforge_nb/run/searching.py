@@ -77,7 +77,7 @@ class Search:
         self.rates = allocate.Rates()
         self._flights = Flights(benches, control)
         self._script = script_of(proposer, works)
-        self._proposals = Proposals(proposer, 0 if self._script is not None else parallel)
+        self._proposals = Proposals(proposer, parallel)
         self._purse = purse
         self._poor: dict[int | None, str] = {}
         self._failure: KForgeError | None = None

@@ -94,8 +94,7 @@ def test_a_run_is_played_again_node_by_node(stage, recorded):
     assert sum(refused for *_, refused in shape(again)) == 1
 
 
-@pytest.mark.parametrize("parallel", [1, 4])
-def test_late_verdicts_keep_their_recorded_places(stage, recorded, monkeypatch, parallel):
+def test_late_verdicts_keep_their_recorded_places(stage, recorded, monkeypatch):
     """Of two candidates at once the second is judged first, and the order stays the recording's."""
     path, document = recorded
     evaluate, started, ended = FakeBench.evaluate, itertools.count(), defaultdict(threading.Event)
@@ -109,7 +108,7 @@ def test_late_verdicts_keep_their_recorded_places(stage, recorded, monkeypatch, 
         return found
 
     monkeypatch.setattr(FakeBench, "evaluate", second_first)
-    again = finish(replaying(stage, path, name="again", parallel=parallel))
+    again = finish(replaying(stage, path, name="again"))
     assert shape(again) == shape(document)
     assert ended[1].is_set()
 
