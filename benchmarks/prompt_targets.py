@@ -1,8 +1,10 @@
 """The targets that the prompts are tried on, fixed and committed before the first prompt was.
 
-Each is of another family. Those for the CPU have captured inputs and can be judged here; those for
-CUDA are made without memory (their tensors say ``cuda:0``) and can be compiled anywhere, and judged
-where there is a GPU. Sizes come from ResNet-50, Stable Diffusion 3.5, Gemma 4, Qwen 3.5 and a BERT.
+The first are each of another family. Those for the CPU have captured inputs and can be judged
+here; those for CUDA are made without memory (their tensors say ``cuda:0``) and can be compiled
+anywhere, and judged where there is a GPU. Sizes come from ResNet-50, Stable Diffusion 3.5, Gemma 4,
+Qwen 3.5 and a BERT. ``HARDER`` ones were added because no first answer failed: each has something
+that a first answer is likely to get wrong. They too were committed before they were tried.
 """
 
 from __future__ import annotations
@@ -32,7 +34,7 @@ if TYPE_CHECKING:
 
     from kforge_nb.targets.target import Target
 
-__all__ = ["TRIAL", "TrialTarget", "build_target"]
+__all__ = ["HARDER", "TRIAL", "TrialTarget", "build_target"]
 
 Input = tuple[tuple[int, ...], str, str]
 
@@ -41,8 +43,8 @@ Input = tuple[tuple[int, ...], str, str]
 class TrialTarget:
     """One target of the trial: its name, family, kind of device, function and inputs.
 
-    An input is shape, dtype and what it holds: ``normal``, ``positive``, or ``ids:N`` for integers
-    below N.
+    An input is shape, dtype and what it holds: ``normal``, ``positive``, ``last`` (normal, laid out
+    channels last), ``ids:N`` for integers below N, or ``labels:N`` where a tenth of them is -100.
     """
 
     name: str
@@ -58,6 +60,40 @@ def modulate_gate(x: Any, shift: Any, scale: Any, gate: Any, y: Any) -> Any:
     return added * (1 + scale.unsqueeze(1)) + shift.unsqueeze(1)
 
 
+def smooth_cross_entropy(x: Any, y: Any) -> Any:
+    """The loss of a language model: 16-bit logits, labels to ignore, smoothing."""
+    import torch
+
+    return torch.nn.functional.cross_entropy(x.float(), y, ignore_index=-100, label_smoothing=0.1)
+
+
+def causal_conv_silu(x: Any, w: Any) -> Any:
+    """The short convolution in front of a delta rule: each channel looks back, never ahead."""
+    import torch
+
+    found = torch.nn.functional.conv1d(x.transpose(1, 2), w, padding=3, groups=2048)
+    return torch.nn.functional.silu(found[:, :, :512])
+
+
+def delta_rule(q: Any, k: Any, v: Any, a: Any, b: Any, state: Any) -> Any:
+    """Eight tokens of a gated delta rule, unrolled as a loop over tokens comes out of Dynamo."""
+    import torch
+
+    f = torch.nn.functional
+    q = q * torch.rsqrt((q * q).sum(-1, keepdim=True) + 1e-6) * 0.125
+    k = k * torch.rsqrt((k * k).sum(-1, keepdim=True) + 1e-6)
+    decay, strength = torch.exp(-f.softplus(a)), torch.sigmoid(b)
+    answers = []
+    for t in range(8):
+        key = k[:, t].unsqueeze(-1)
+        state = state * decay[:, t].unsqueeze(-1).unsqueeze(-1)
+        known = (state * key).sum(-2)
+        update = (v[:, t] - known) * strength[:, t].unsqueeze(-1)
+        state = state + key * update.unsqueeze(-2)
+        answers.append((state * q[:, t].unsqueeze(-1)).sum(-2))
+    return torch.stack(answers, 1), state
+
+
 def _normal(*shape: int, dtype: str = "float32") -> Input:
     return shape, dtype, "normal"
 
@@ -65,7 +101,7 @@ def _normal(*shape: int, dtype: str = "float32") -> Input:
 _CHANNELS = (_normal(64), ((64,), "float32", "positive"), _normal(64), _normal(64))
 _BF16 = "bfloat16"
 
-TRIAL: tuple[TrialTarget, ...] = (
+FIRST: tuple[TrialTarget, ...] = (
     TrialTarget("softmax", "softmax", "cpu", softmax, (_normal(1, 16, 512, 512),)),
     TrialTarget(
         "layer_norm", "layer_norm", "cpu", layer_norm(768),
@@ -116,6 +152,28 @@ TRIAL: tuple[TrialTarget, ...] = (
     ),
 )  # fmt: skip
 
+HARDER: tuple[TrialTarget, ...] = (
+    TrialTarget(
+        "smooth_cross_entropy", "cross_entropy", "cpu", smooth_cross_entropy,
+        (_normal(512, 32000, dtype=_BF16), ((512,), "int64", "labels:32000")),
+    ),
+    TrialTarget(
+        "group_norm_last", "group_norm", "cpu", group_norm_silu,
+        (((1, 512, 64, 64), _BF16, "last"), _normal(512, dtype=_BF16), _normal(512, dtype=_BF16)),
+    ),
+    TrialTarget(
+        "causal_conv_silu", "other", "cpu", causal_conv_silu,
+        (_normal(2, 512, 2048, dtype=_BF16), _normal(2048, 1, 4, dtype=_BF16)),
+    ),
+    TrialTarget(
+        "delta_rule", "other", "cpu", delta_rule,
+        (_normal(4, 8, 16, 64), _normal(4, 8, 16, 64), _normal(4, 8, 16, 64), _normal(4, 8, 16),
+         _normal(4, 8, 16), _normal(4, 16, 64, 64)),
+    ),
+)  # fmt: skip
+
+TRIAL: tuple[TrialTarget, ...] = (*FIRST, *HARDER)
+
 
 def build_target(entry: TrialTarget, device: str | None = None) -> Target:
     """The target with its family; with captured inputs wherever its device is to be had.
@@ -149,9 +207,14 @@ def _tensor(shape: tuple[int, ...], dtype: str, holds: str, device: str, seed: i
     if device == "meta":
         return torch.empty(shape, dtype=getattr(torch, dtype), device="meta")
     generator = torch.Generator().manual_seed(seed)
-    if holds.startswith("ids:"):
-        return torch.randint(0, int(holds[4:]), shape, generator=generator).to(device)
+    kind, _, below = holds.partition(":")
+    if kind in ("ids", "labels"):
+        ids = torch.randint(0, int(below), shape, generator=generator)
+        if kind == "labels":
+            ids = ids.where(torch.rand(shape, generator=generator) >= 0.1, -100)
+        return ids.to(device)
     values = torch.randn(shape, generator=generator)
-    if holds == "positive":
+    if kind == "positive":
         values = values.abs() + 0.5
-    return values.to(getattr(torch, dtype)).to(device)
+    values = values.to(getattr(torch, dtype)).to(device)
+    return values.to(memory_format=torch.channels_last) if kind == "last" else values
