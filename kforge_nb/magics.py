@@ -66,6 +66,13 @@ def _commands() -> dict[str, Command]:
         found[name].parser.add_argument(
             "run", nargs="?", help="name of the run (default: the latest)"
         )
+    for name, what in {"stop": "end", "pause": "hold", "resume": "go on with"}.items():
+        found[name].parser.add_argument(
+            "--target",
+            metavar="N",
+            action="append",
+            help=f"{what} only this target of a run that is at work; may be given again",
+        )
     found["export"].parser.add_argument("path", nargs="?", help="file to write")
     found["export"].parser.add_argument(
         "--redact", action="store_true", help="leave out sources, names and values of your code"
@@ -160,6 +167,9 @@ class KForgeMagics(Magics):
     def _resume(self, values: dict[str, Any], body: str) -> Any:
         from kforge_nb import api
 
+        if "target" in values:
+            self._hold("resume", values)
+            return
         bind = self._bind_name(values)
         name = values.pop("run", None)
         workload = self._workload(body) if body.strip() else None
@@ -172,13 +182,17 @@ class KForgeMagics(Magics):
         print(self._run(values).status())
 
     def _stop(self, values: dict[str, Any], _body: str) -> None:
-        run = self._run(values)
-        run.stop()
-        print(run.status())
+        self._hold("stop", values)
 
     def _pause(self, values: dict[str, Any], _body: str) -> None:
+        self._hold("pause", values)
+
+    def _hold(self, verb: str, values: dict[str, Any]) -> None:
+        """Stops, pauses or resumes a run, or the targets of it that are named."""
         run = self._run(values)
-        run.pause()
+        targets: list[int | None] = [*_indices(values)] or [None]
+        for target in targets:
+            getattr(run, verb)(target)
         print(run.status())
 
     def _wait(self, values: dict[str, Any], _body: str) -> None:
@@ -290,6 +304,15 @@ class KForgeMagics(Magics):
         self._names[bind] = result
         display(result)
         return None
+
+
+def _indices(values: dict[str, Any]) -> list[int]:
+    """The targets that ``--target`` names."""
+    given = values.get("target") or []
+    for text in given:
+        if not text.isdigit():
+            raise BadInput(f"--target takes the index of a target, not {text!r}")
+    return [int(text) for text in given]
 
 
 def _kernel_options(values: dict[str, Any]) -> dict[str, Any]:

@@ -21,6 +21,7 @@ from kforge_nb.run.benches import Benches, Opener
 from kforge_nb.run.callbook import CallBook
 from kforge_nb.run.control import Control, Handed, Stopped
 from kforge_nb.run.searching import Search
+from kforge_nb.run.wishes import BY_BUTTON, Wishes
 from kforge_nb.store import document
 from kforge_nb.view.live import NoView, open_view
 
@@ -82,9 +83,11 @@ class Conductor:
         self.record, self.works, self.options = record, works, options
         self.workload, self.tools = workload, tools
         self.control = Control()
+        self.wishes = Wishes(works, record, self.control)
         self.book = CallBook(record, self.changed)
         self.proposer = tools.proposer
         self.purse: Purse | None = None
+        self._at_work: Search | None = None
         self._views: list[LiveView] = []
         self._views_lock = threading.Lock()
         self.failure: BaseException | None = None
@@ -122,8 +125,16 @@ class Conductor:
     def compact(self) -> dict[str, Any]:
         """The run document without details but with what is under way, for the live view."""
         found = document.build(self.record.store, self.record.id, details=False)
-        now = {"paused": self.control.paused, "calls": self.book.live}
-        found["progress"] |= {**now, "prompts": len(self.prompts)}
+        if not self.alive:
+            return found
+        searching = self._at_work
+        found["progress"] |= {
+            "paused": self.control.paused,
+            "stopping": self.control.stop.is_set(),
+            "calls": self.book.live,
+            "judging": searching.judging if searching is not None else [],
+            "prompts": len(self.prompts),
+        }
         return found
 
     @property
@@ -204,9 +215,11 @@ class Conductor:
                 self.tools.parallel,
                 self.purse,
             )
+            self._at_work = search
             try:
                 yield search
             finally:
+                self._at_work = None
                 search.close()
                 benches.close()
                 self.record.store.put_entry(self.record.id, "seconds", search.seconds)
@@ -277,16 +290,32 @@ class Conductor:
             return None
 
     def _command(self, given: Mapping[str, Any]) -> None:
-        name = given.get("name")
-        if name == "stop":
-            self.control.request_stop("stopped by the button")
-        elif name == "answer":
+        """What a button or a box asks for; after the end of the run there is nothing to do."""
+        if not self.alive:
+            return
+        name, target = given.get("name"), given.get("target")
+        if name == "answer":
             self._answer(str(given.get("id")), str(given.get("text")))
-        elif self.control.paused:
-            self.control.resume()
-        else:
+        elif target is not None:
+            self._wish(str(name), target)
+        elif name == "stop":
+            self.control.request_stop(BY_BUTTON)
+        elif name == "pause":
             self.control.pause()
+        elif name == "resume":
+            self.control.resume()
         self.changed()
+
+    def _wish(self, name: str, target: Any) -> None:
+        """A button of one target; one that comes too late finds it ended."""
+        asked = {"pause": self.wishes.pause, "resume": self.wishes.resume}
+        try:
+            if name == "stop":
+                self.wishes.stop(target, BY_BUTTON)
+            elif name in asked:
+                asked[name](target)
+        except KForgeError as error:
+            _log.info("a button of the view did nothing: %s", error)
 
     def _answer(self, prompt_id: str, text: str) -> None:
         """An answer from a box of the view; one that comes too late has no prompt any more."""

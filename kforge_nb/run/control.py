@@ -46,6 +46,7 @@ class Control:
     def __init__(self) -> None:
         self.stop = threading.Event()
         self.reason = ""
+        self._nudged = threading.Event()
         self._running = threading.Event()
         self._running.set()
         self._inbox: queue.SimpleQueue[Handed] = queue.SimpleQueue()
@@ -60,6 +61,7 @@ class Control:
             self.reason = self.reason or reason
         self.stop.set()
         self._running.set()
+        self._nudged.set()
 
     def pause(self) -> None:
         """Holds the run after the step it is in."""
@@ -67,6 +69,18 @@ class Control:
             if self._paused_since is None:
                 self._paused_since = time.monotonic()
         self._running.clear()
+        self._nudged.set()
+
+    def nudge(self) -> None:
+        """Something was asked that the run thread should look at before it waits on."""
+        self._nudged.set()
+
+    def await_nudge(self) -> None:
+        """Waits until something is asked, handed in, held or stopped; not counted as searching."""
+        begun = time.monotonic()
+        self._nudged.wait()
+        with self._lock:
+            self._paused_for += time.monotonic() - begun
 
     def resume(self) -> None:
         """Lets a held run go on."""
@@ -83,8 +97,8 @@ class Control:
 
     @property
     def news(self) -> bool:
-        """Whether the run was stopped or held, or a candidate was handed in, and not yet seen."""
-        return self.stop.is_set() or self.paused or not self._inbox.empty()
+        """Whether something was asked, held, stopped or handed in that was not yet looked at."""
+        return self._nudged.is_set() or self.paused or not self._inbox.empty()
 
     @property
     def paused_for(self) -> float:
@@ -94,10 +108,14 @@ class Control:
             return self._paused_for + now
 
     def checkpoint(self, on_pause: Callable[[], None] | None = None) -> None:
-        """Called by the run thread between steps: waits while held, raises Stopped on stop."""
+        """Called by the run thread between steps: waits while held, raises Stopped on stop.
+
+        What is asked from here on is news again.
+        """
         if self.paused and on_pause is not None:
             on_pause()
         self._running.wait()
+        self._nudged.clear()
         if self.stop.is_set():
             raise Stopped(self.reason)
 
@@ -107,6 +125,7 @@ class Control:
             if self._closed:
                 raise BadInput("the search of this run has ended; use %kforge resume first")
             self._inbox.put(handed)
+        self._nudged.set()
 
     def take(self) -> Handed | None:
         """The next candidate that was handed in, if any."""

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import time
 from collections import deque
 from concurrent.futures import Future, wait
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from kforge_nb.engines.local import LocalEngine
@@ -28,7 +29,10 @@ STOP_LATENCY_S = 0.1
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Flight:
-    """A candidate that is being judged, and the user's future if it was handed in."""
+    """A candidate that is being judged since ``sent``, and the user's future if it was handed in.
+
+    ``begun`` is when it was asked for.
+    """
 
     work: Work
     node_id: str
@@ -36,6 +40,7 @@ class Flight:
     begun: float
     verdict: Future[Evaluation]
     handed: Handed | None = None
+    sent: float = field(default_factory=time.monotonic)
 
 
 class Flights:
@@ -58,6 +63,20 @@ class Flights:
     def futures(self) -> list[Future[Any]]:
         """What is waited for, oldest first."""
         return [flight.verdict for flight in self._waiting]
+
+    @property
+    def rows(self) -> list[dict[str, Any]]:
+        """What is being judged, as in ``progress.judging`` of the run document; from any thread."""
+        now = time.monotonic()
+        return [
+            {
+                "target": flight.work.index,
+                "node": flight.node_id,
+                "title": flight.candidate.title,
+                "seconds": now - flight.sent,
+            }
+            for flight in self._waiting.copy()
+        ]
 
     def digests(self, work: Work) -> frozenset[str]:
         """Digests of a target's candidates that are being judged."""

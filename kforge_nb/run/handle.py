@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from kforge_nb.errors import BadInput
 from kforge_nb.run import live
 from kforge_nb.run.looking import RunView
+from kforge_nb.run.wishes import held
 from kforge_nb.store.records import ACTIVE
 from kforge_nb.view import words
 
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Run"]
 
 STOP_PATIENCE_S = 20.0
+AWAIT_S = 0.05
 
 _applied: dict[str, Applied] = {}
 """What is applied in this process, by run id, so that every handle of a run can take it back."""
@@ -55,9 +57,14 @@ class Run(RunView):
             of = f" of {progress['budget']}" if progress.get("budget") else ""
             parts.append(f"{progress.get('judged', 0)}{of} candidates judged")
             parts.append(progress.get("message") or "")
-            parts += self._asked()
+            parts += [*self._held(), *self._asked()]
             return ", ".join(part for part in parts if part)
         return f"run {data['name']}: {words.ended(data, ', ')}"
+
+    def _held(self) -> list[str]:
+        """Targets that are paused, in words."""
+        indices = held(self._live.works) if self._alive else []
+        return [f"target {', '.join(map(str, indices))} paused"] if indices else []
 
     def _asked(self) -> list[str]:
         """What was spent so far, and what waits for the user."""
@@ -71,24 +78,46 @@ class Run(RunView):
 
     # -- holding it ------------------------------------------------------------------------
 
-    def stop(self) -> None:
-        """Ends the run soon; what it has found stays. BadInput if another process works on it."""
+    def stop(self, target: int | None = None) -> None:
+        """Ends the run soon, or the search of one ``target`` of it; what was found stays.
+
+        A target ends with the best it has once what is under way for it has been judged, and the
+        run goes on with the others. BadInput if another process works on the run, or the target is
+        not searched (any more).
+        """
+        if target is not None:
+            self._require_live("stopped").wishes.stop(target)
+            self._live.changed()
+            return
         if not self._alive:
             self._refuse_foreign("stopped")
             return
         self._live.control.request_stop("stopped by the user")
         self._live.join(STOP_PATIENCE_S)
 
-    def pause(self) -> None:
-        """Holds the run after the step it is in."""
+    def pause(self, target: int | None = None) -> None:
+        """Holds the run after the step it is in, or one ``target``: it gets no more proposals.
+
+        A target stays held when the run is stopped and resumed. BadInput where the run, or that
+        target's search, has ended.
+        """
         conductor = self._require_live("paused")
-        conductor.control.pause()
+        if target is not None:
+            conductor.wishes.pause(target)
+        else:
+            conductor.control.pause()
         conductor.changed()
 
-    def resume(self) -> None:
-        """Lets a paused run go on; to go on with an ended one use ``kforge_nb.resume``."""
+    def resume(self, target: int | None = None) -> None:
+        """Lets a paused run go on, or a paused ``target`` of it.
+
+        To go on with an ended run use ``kforge_nb.resume``.
+        """
         conductor = self._require_live("resumed; to go on with it use kforge_nb.resume(name, fn)")
-        conductor.control.resume()
+        if target is not None:
+            conductor.wishes.resume(target)
+        else:
+            conductor.control.resume()
         conductor.changed()
 
     def wait(self, timeout: float | None = None) -> Run:
@@ -103,8 +132,13 @@ class Run(RunView):
         return self
 
     def __await__(self) -> Generator[Any, None, Run]:
-        """``await run`` waits without blocking the event loop."""
-        return asyncio.to_thread(self.wait).__await__()
+        """``await run`` waits without blocking the event loop; a cancelled wait leaves nothing."""
+        return self._end().__await__()
+
+    async def _end(self) -> Run:
+        while self._alive and not self._live.join(0):
+            await asyncio.sleep(AWAIT_S)
+        return self.wait()
 
     @property
     def prompts(self) -> Prompts:

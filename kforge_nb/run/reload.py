@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from kforge_nb.errors import BadInput
 from kforge_nb.run.choice import Times, trusted_headroom
+from kforge_nb.run.wishes import BY_USER
 from kforge_nb.run.work import Work
 from kforge_nb.search.tree import Tree
 from kforge_nb.targets.document import target_from_document
@@ -86,4 +87,6 @@ def _work(record: Record, row: dict[str, Any]) -> Work:
         state=state,
         reason=entry.get("state_reason", ""),
         confirmed=entry.get("best") if state == "done" else None,
+        paused=bool(entry.get("paused")),
+        ending=BY_USER if entry.get("stopping") else "",
     )

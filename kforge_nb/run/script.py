@@ -37,19 +37,30 @@ class Script:
         return not self._left
 
     def next(self) -> tuple[Work, Choice] | None:
-        """The next step as a choice in its tree.
+        """The next step as a choice in its tree; steps of targets that are held wait.
 
         None at the end of the recording, and where a step waits for its parent's verdict.
         """
+        held: list[tuple[Work, Step]] = []
+        try:
+            return self._next(held)
+        finally:
+            self._left.extendleft(reversed(held))
+
+    def _next(self, held: list[tuple[Work, Step]]) -> tuple[Work, Choice] | None:
+        """The same; steps that wait are moved to ``held``."""
         while self._left:
             work, step = self._left[0]
             parent = work.tree.find(step.parent) if step.parent is not None else None
-            if step.parent is not None and parent is None:
-                if work.tree.root.pending:
-                    return None
-                self._left.popleft()  # its parent is not in the recording
-                continue
+            orphan = step.parent is not None and parent is None
+            if orphan and work.tree.root.pending:
+                return None
             self._left.popleft()
+            if not work.open or work.ending or orphan:
+                continue  # the user ended its target, or its parent is not in the recording
+            if work.paused:
+                held.append((work, step))
+                continue
             above = parent.id if parent is not None else None
             ticket = work.tree.expect(above, step.action).id
             return work, Choice(above, step.action, ticket)

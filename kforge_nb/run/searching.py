@@ -23,8 +23,10 @@ from kforge_nb.run.confirming import Confirmation
 from kforge_nb.run.flights import AT_ONCE, STOP_LATENCY_S, Flight, Flights
 from kforge_nb.run.proposing import Asked, Proposals, failed_node, settled
 from kforge_nb.run.script import PLAYED, Script, script_of
+from kforge_nb.run.wishes import held
 from kforge_nb.search import allocate, mcts, stopping
 from kforge_nb.search.paying import Close
+from kforge_nb.store.records import now
 
 if TYPE_CHECKING:
     from kforge_nb.candidates.candidate import Candidate
@@ -46,6 +48,8 @@ GRACE_S = 30.0
 """Seconds after the time limit in which answers that are paid for may still arrive."""
 
 WAITING = "as many candidates are under way as may be"
+
+HELD = "targets are paused; resume or stop them to go on"
 
 
 class Search:
@@ -93,6 +97,11 @@ class Search:
         return sum(len(work.tree) for work in self.works)
 
     @property
+    def judging(self) -> list[dict[str, Any]]:
+        """What is being judged, as in the run document; from any thread."""
+        return self._flights.rows
+
+    @property
     def seconds(self) -> float:
         """Seconds searched so far, pauses left out."""
         return self._before + time.monotonic() - self._begun - self.control.paused_for
@@ -106,14 +115,17 @@ class Search:
             over = self._begin_one() if self._room else WAITING
             if over is None:
                 continue
-            if not self._proposals and not self._flights:
+            if self._proposals or self._flights:
+                self._wait()
+            elif over == HELD:
+                self._hold()
+            else:
                 break
-            self._wait()
         if self._failure is not None:
             raise self._failure
         poor = dict(self._poor)
         for work in self.works:
-            self._settle(work, poor.get(work.index, over))
+            self._settle(work, poor.get(work.index, over), "run")
         self._winners.tell()
         return over
 
@@ -155,6 +167,7 @@ class Search:
 
     def _begin_one(self) -> str | None:
         """Begins one candidate, or says why there is none to begin (now)."""
+        self._end_unwanted()
         over = stopping.run(self._facts(), self.rules) or self._poor.get(None)
         if over is not None or self._failure is not None:
             return over or str(self._failure)
@@ -170,7 +183,7 @@ class Search:
             elif self._grow(work):
                 return None
             states = [state for state in states if state.index != pick.index]
-        return next(iter(self._poor.values()), pick.reason)
+        return HELD if held(self.works) else next(iter(self._poor.values()), pick.reason)
 
     def _pick(self, states: Sequence[TargetState]) -> Pick | Stop | Close:
         """The target that the next candidate is for."""
@@ -194,7 +207,7 @@ class Search:
         """The next step of a recording, or why there is none (now)."""
         step = script.next()
         if step is None:
-            return PLAYED if script.played else WAITING
+            return PLAYED if script.played else HELD if held(self.works) else WAITING
         work, choice = step
         if work.state != "searching":
             work.set("searching")
@@ -353,12 +366,29 @@ class Search:
         above.refusals -= 1  # the tree has nothing to do with it
         self._poor[None if refusal.ends == "run" else work.index] = refusal.reason
 
+    def _hold(self) -> None:
+        """Waits for the user, who has paused all that could go on."""
+        waiting = ", ".join(map(str, held(self.works)))
+        self._show(f"target {waiting} paused, and nothing else to do: resume or stop it to go on")
+        self.control.await_nudge()
+
     # -- the end of a target ----------------------------------------------------------------
+
+    def _end_unwanted(self) -> None:
+        """Settles the targets that the user ends, once nothing of theirs is under way."""
+        for work in self.works:
+            if not work.open or not work.ending:
+                continue
+            work.closing = True
+            if work.tree.root.pending:
+                self._withdraw(work, work.ending)
+            else:
+                self._settle(work, work.ending, "user")
 
     def _retire(self) -> None:
         """Settles the targets that have had enough, once nothing of theirs is under way."""
         for work in self.works:
-            if not work.open:
+            if not work.open or work.ending:
                 continue
             why = stopping.target(work.tree, facts.rules_of(work, self.options.patience))
             work.closing = why is not None
@@ -367,22 +397,36 @@ class Search:
             elif why is not None:
                 self._withdraw(work, why)
 
-    def _settle(self, work: Work, reason: str) -> None:
-        """Confirms the winner on fresh samples and closes the target."""
+    def _settle(self, work: Work, reason: str, by: str = "rule") -> None:
+        """Confirms the winner on fresh samples and closes the target; ``by`` says whose wish it is.
+
+        What the run had spent by then is kept: it is where the rule fired.
+        """
         if not work.open:
             return
+        stopped = {"at": now(), "by": by, "reason": reason, **self._spent()}
         self._winners.confirm(work)
         self.benches.drop(work.index)
         if self._purse is not None:
             self._purse.close(work.index)
         self._poor.clear()  # what this target left flows back to the others
-        work.set("done", reason)
+        work.set("done", reason, stopped=stopped, paused=False, stopping=False)
         self._show(f"target {work.index} is done: {reason}")
 
     # -- facts --------------------------------------------------------------------------------
 
     def _work(self, index: int) -> Work:
         return next(work for work in self.works if work.index == index)
+
+    def _spent(self) -> dict[str, Any]:
+        """What the run has spent so far, in candidates, calls, US dollars and seconds."""
+        costs = self.record.store.costs(self.record.id)
+        return {
+            "judged": self.judged,
+            "calls": sum(cost["calls"] for cost in costs),
+            "usd": sum(cost["usd"] or 0.0 for cost in costs),
+            "seconds": self.seconds,
+        }
 
     def _facts(self) -> stopping.RunFacts:
         spent = self.record.spent() if self.options.max_cost is not None else 0.0

@@ -24,7 +24,7 @@ class Work:
     ``candidates`` holds those judged in this process; older ones are read back from the store.
     ``headroom`` is None where the roofline is not known or does not bind. ``confirmed`` is the node
     whose speed-up was confirmed on fresh samples; ``closing`` says that the target only waits for
-    candidates under way.
+    candidates under way. ``paused`` and ``ending`` (why the user ends it) are set from any thread.
     """
 
     index: int
@@ -39,6 +39,8 @@ class Work:
     reason: str = ""
     confirmed: str | None = None
     closing: bool = False
+    paused: bool = False
+    ending: str = ""
     asked: int = 0
     candidates: dict[str, Candidate] = field(default_factory=dict)
 

@@ -207,6 +207,28 @@ def test_config_changes_defaults_and_refuses_nonsense(shell, capsys):
     shell.run_line_magic("load_ext", "kforge_nb")
 
 
+@pytest.mark.parametrize("verb", ["stop", "pause", "resume"])
+def test_targets_are_held_and_ended_one_by_one(shell, monkeypatch, capsys, verb):
+    """``--target`` may be given several times; without it the whole run is meant."""
+    asked = []
+
+    class Run:
+        name = "r"
+
+        def __getattr__(self, name):
+            return lambda target=None: asked.append((name, target)) or "as it stands"
+
+    monkeypatch.setattr(api, "find_run", lambda *a, **k: Run())
+    out, _, _ = run_cell(shell, capsys, f"%kforge {verb} r --target 2 --target 5")
+    assert asked == [(verb, 2), (verb, 5), ("status", None)]
+    assert out == "as it stands\n"
+    _, err, _ = run_cell(shell, capsys, f"%kforge {verb} r --target two")
+    assert "--target takes the index of a target, not 'two'" in err
+    if verb != "resume":
+        run_cell(shell, capsys, f"%kforge {verb} r")
+        assert asked[-2] == (verb, None)
+
+
 def test_an_interrupt_ends_only_the_waiting(shell, monkeypatch, capsys):
     """Ctrl-C in ``%kforge wait`` says that the run goes on, and how to stop it."""
 

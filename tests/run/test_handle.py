@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
@@ -175,6 +176,24 @@ def test_awaiting_a_run_leaves_the_loop_free(stage):
         assert pool.submit(lambda: asyncio.run(main())).result().state == "done"
 
 
+def test_a_cancelled_await_leaves_no_thread_and_the_run_alone(stage):
+    """``asyncio.wait_for(run, …)`` that times out ends at once; the run can be awaited again."""
+    conductor = stage.conductor()
+    stage.judge.gate.clear()
+    conductor.start()
+    run = Run(StoreSource(conductor.record))
+
+    async def main():
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(_await(run), 0.2)
+        assert not [t for t in threading.enumerate() if t.name.startswith("asyncio")]
+        stage.judge.gate.set()
+        return await asyncio.wait_for(_await(run), PATIENCE_S)
+
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(lambda: asyncio.run(main())).result().state == "done"
+
+
 async def _await(run):
     return await run
 
@@ -201,3 +220,16 @@ def test_waiting_times_out(stage):
         run.wait(0.05)
 
     assert conductor.alive
+
+
+def test_a_page_is_text_or_a_file_and_holds_prompts_only_in_full(finished, tmp_path, monkeypatch):
+    """``to_html`` returns the page or writes it; the large things are in it where asked for."""
+    from kforge_nb.view import payload
+
+    monkeypatch.setattr(payload.for_notebook, "__defaults__", (1,))
+    written = finished.to_html(tmp_path / "r.html", full=True)
+
+    assert written == tmp_path / "r.html"
+    assert written.read_text() == finished.to_html(full=True)
+    assert "// 1" in written.read_text()
+    assert "// 1" not in finished.to_html()

@@ -140,7 +140,7 @@ def test_the_views_box_answers_and_its_button_pauses(paste):
     (prompt,) = waiting(run, 1)
     conductor._command({"name": "pause"})
     assert conductor.compact()["progress"]["paused"]
-    conductor._command({"name": "pause"})
+    conductor._command({"name": "resume"})
     assert not conductor.compact()["progress"]["paused"]
     conductor._command({"name": "answer", "id": "9.9", "text": "too late"})
     conductor._command({"name": "answer", "id": prompt.id, "text": answer(1)})

@@ -1,0 +1,72 @@
+"""What users ask of single targets: hold it, let it go on, or end it with the best it has.
+
+A button, a magic or Python asks, on any thread; it is written down with the target first, so that
+a resumed run still knows, and the run thread acts on it between steps. What is under way for a
+target is judged all the same: it may be paid for already.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+from kforge_nb.errors import BadInput
+
+if TYPE_CHECKING:
+    from kforge_nb.run.control import Control
+    from kforge_nb.run.record import Record
+    from kforge_nb.run.work import Work
+
+__all__ = ["BY_BUTTON", "BY_USER", "Wishes", "held"]
+
+BY_USER = "stopped by the user"
+BY_BUTTON = "stopped by the button"
+
+
+def held(works: Iterable[Work]) -> list[int]:
+    """Indices of the targets that are held and could go on."""
+    return [work.index for work in works if work.open and work.paused and not work.ending]
+
+
+class Wishes:
+    """Pause, resume and stop for the targets of one run. All methods are thread-safe.
+
+    Each raises BadInput where the run does not search that target, or has ended it already.
+    """
+
+    def __init__(self, works: Sequence[Work], record: Record, control: Control) -> None:
+        self._works = {work.index: work for work in works}
+        self._record, self._control = record, control
+
+    def pause(self, index: int) -> None:
+        """The target gets no more proposals until it is resumed."""
+        self._hold(index, True)
+
+    def resume(self, index: int) -> None:
+        """A held target goes on; one that is not held stays as it is."""
+        self._hold(index, False)
+
+    def stop(self, index: int, reason: str = BY_USER) -> None:
+        """The target's search ends when what is under way has been judged; its best stays."""
+        work = self._open(index)
+        self._record.set_target(index, stopping=True)
+        work.ending = work.ending or reason
+        self._control.nudge()
+
+    def _hold(self, index: int, paused: bool) -> None:
+        work = self._open(index)
+        self._record.set_target(index, paused=paused)
+        work.paused = paused
+        self._control.nudge()
+
+    def _open(self, index: Any) -> Work:
+        work = self._works.get(index) if type(index) is int else None
+        if work is None:
+            raise BadInput(
+                f"run {self._record.name} searches no target {index!r}; it searches "
+                f"{', '.join(map(str, self._works)) or 'none'}"
+            )
+        if not work.open:
+            why = f": {work.reason}" if work.reason else ""
+            raise BadInput(f"the search of target {index} has ended ({work.state}{why})")
+        return work
