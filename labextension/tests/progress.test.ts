@@ -83,10 +83,10 @@ test("phase, judged of budget, time left, speed and what is judged stand in one 
 test("the time left runs down between snapshots, and stands still while the run is paused", async () => {
   vi.useFakeTimers();
   const { show } = await working();
-  await act(() => vi.advanceTimersByTime(10_000));
+  await act(() => void vi.advanceTimersByTime(10_000));
   expect(state()).toContain("3:00 left");
   await show((run) => (run.progress.paused = true));
-  await act(() => vi.advanceTimersByTime(10_000));
+  await act(() => void vi.advanceTimersByTime(10_000));
   expect(state()).toContain("paused · 24 of 60 judged · 3:10 left");
 });
 
@@ -117,7 +117,7 @@ test("a kernel that does not answer is told, and Stop may be pressed again", asy
   vi.useFakeTimers();
   const { asked } = await working();
   await click("Stop the run");
-  await act(() => vi.advanceTimersByTime(9_000));
+  await act(() => void vi.advanceTimersByTime(9_000));
   expect(host.textContent).toContain("No answer from the kernel");
   await click("Stopping the run");
   expect(asked).toEqual(["stop", "stop"]);

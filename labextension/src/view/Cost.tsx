@@ -1,107 +1,111 @@
-/** Was it worth it: the gain so far against money, or against candidates where nothing is paid. */
+/** What did it cost and was it worth it: the gain against the cost, beside what equal budgets cost. */
 import type { JSX } from "preact";
-import { progress, type ProgressPoint, savedMs, spent } from "./derive";
+import { useId, useMemo, useState } from "preact/hooks";
+import { CostChart } from "./CostChart";
+import { Steps, TargetCosts } from "./CostTables";
 import type { RunDocument } from "./document";
 import * as format from "./format";
+import { amount, spoken } from "./spoken";
+import { curve, total, type Total, type Uniform, uniform, type Unit, units } from "./worth";
 
-const WIDTH = 480;
-const HEIGHT = 150;
-const LEFT = 44;
-const RIGHT = 12;
-const TOP = 12;
-const BOTTOM = 24;
+interface Props {
+  document: RunDocument;
+  selected?: number | null;
+  onSelect?: (index: number) => void;
+}
 
-export function Cost({ document }: { document: RunDocument }): JSX.Element {
-  const points = progress(document);
-  const last = points.at(-1);
-  return (
-    <div>
-      <h3>Gain against cost</h3>
-      {last === undefined ? (
+export function Cost({ document, selected = null, onSelect }: Props): JSX.Element {
+  const facts = useMemo(
+    () => ({
+      spots: curve(document),
+      equal: uniform(document),
+      all: total(document),
+      units: units(document),
+    }),
+    [document],
+  );
+  const [chosen, setChosen] = useState<Unit | null>(null);
+  const unit = chosen !== null && facts.units.includes(chosen) ? chosen : (facts.units[0] ?? "judged");
+  if (facts.all.judged === 0 && facts.all.calls === 0) {
+    return (
+      <section>
+        <h3>Cost and gain</h3>
         <p class="kforge-note">Nothing has been judged yet.</p>
-      ) : (
-        <>
-          <Chart points={points} paid={last.usd > 0} />
-          <p class="kforge-note">
-            Whole-model gain if the best candidates hold in the model; the guard measures it.
-            {price(document)}
-          </p>
-          <Table points={points} />
-        </>
-      )}
+      </section>
+    );
+  }
+  return (
+    <section class="kforge-cost">
+      <div class="kforge-cost-head">
+        <h3>Cost and gain</h3>
+        <Toggle units={facts.units} unit={unit} onChoose={setChosen} />
+      </div>
+      <p class="kforge-cost-sum">{spoken(facts.all)}</p>
+      <div class="kforge-cost-whole">
+        <div>
+          <CostChart document={document} spots={facts.spots} equal={facts.equal} unit={unit} />
+          <Steps document={document} spots={facts.spots} equal={facts.equal} />
+        </div>
+        <Equal equal={facts.equal} all={facts.all} unit={unit} />
+      </div>
+      <TargetCosts document={document} unit={unit} selected={selected} onSelect={onSelect} />
+    </section>
+  );
+}
+
+const NAMES: Record<Unit, string> = {
+  usd: "dollars",
+  calls: "calls",
+  judged: "candidates",
+  seconds: "time",
+};
+
+function Toggle(props: { units: Unit[]; unit: Unit; onChoose: (unit: Unit) => void }): JSX.Element {
+  const name = useId();
+  return (
+    <fieldset class="kforge-toggle">
+      <legend>against</legend>
+      {props.units.map((unit) => (
+        <label key={unit}>
+          <input
+            type="radio"
+            name={name}
+            checked={unit === props.unit}
+            onChange={() => props.onChoose(unit)}
+          />
+          <span>{NAMES[unit]}</span>
+        </label>
+      ))}
+    </fieldset>
+  );
+}
+
+/** What this run and equal budgets spent for the same result, as two bars. */
+function Equal(props: { equal: Uniform | null; all: Total; unit: Unit }): JSX.Element | null {
+  const { equal, all, unit } = props;
+  if (equal === null) return null;
+  const [ours, theirs] = [equal.ours[unit], equal.spent[unit]];
+  const most = Math.max(ours, theirs, 1e-12);
+  return (
+    <div class="kforge-equal">
+      <h4>To reach {format.ratio(equal.ours.gain)} (99% of what was saved)</h4>
+      <dl>
+        <dt>this run</dt>
+        <dd>
+          <i style={{ width: `${(ours / most) * 100}%` }} />
+          <b>{amount(unit, ours)}</b>
+        </dd>
+        <dt>equal budgets</dt>
+        <dd>
+          <i class="other" style={{ width: `${(theirs / most) * 100}%` }} />
+          <b>about {amount(unit, theirs)}</b>
+        </dd>
+      </dl>
+      <p class="kforge-note">
+        An estimate from this run's own candidates: {equal.rounds} for each of {equal.targets} targets.
+        Where a target has fewer, the rest cost its mean and bring nothing. In all this run spent{" "}
+        {amount(unit, all[unit])}.
+      </p>
     </div>
-  );
-}
-
-/** What a saved millisecond has cost, where anything was paid. */
-function price(document: RunDocument): string {
-  const { usd } = spent(document);
-  const saved = savedMs(document);
-  if (usd === 0 || saved === 0) return "";
-  return ` ${format.usd(usd)} for ${saved.toFixed(2)} ms saved a run: ${format.usd(usd / saved)} a millisecond.`;
-}
-
-function Chart({ points, paid }: { points: ProgressPoint[]; paid: boolean }): JSX.Element {
-  const at = (p: ProgressPoint): number => (paid ? p.usd : p.judged);
-  const end = Math.max(...points.map(at), paid ? 0 : 1);
-  const top = Math.max(1.01, ...points.map((p) => p.gain));
-  const x = (value: number): number => LEFT + (value / end) * (WIDTH - LEFT - RIGHT);
-  const y = (gain: number): number => HEIGHT - BOTTOM - ((gain - 1) / (top - 1)) * (HEIGHT - TOP - BOTTOM);
-  const label = (value: number): string => (paid ? format.usd(value) : String(value));
-  const line = points.map((p) => `H${x(at(p)).toFixed(1)}V${y(p.gain).toFixed(1)}`).join("");
-  const final = points.at(-1)?.gain ?? 1;
-  return (
-    <svg
-      class="kforge-chart"
-      viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
-      role="img"
-      aria-label={`Estimated gain ${format.ratio(final)} after ${label(end)}${paid ? "" : " candidates"}`}
-    >
-      <path class="axis" d={`M${LEFT} ${TOP}V${HEIGHT - BOTTOM}H${WIDTH - RIGHT}`} />
-      <path class="gain" d={`M${x(0)} ${y(1)}${line}`} />
-      <text x={LEFT - 6} y={y(1) + 4} text-anchor="end">
-        1×
-      </text>
-      <text x={LEFT - 6} y={y(top) + 4} text-anchor="end">
-        {format.ratio(top)}
-      </text>
-      <text x={LEFT} y={HEIGHT - 8}>
-        {paid ? "$0" : "0"}
-      </text>
-      <text x={WIDTH - RIGHT} y={HEIGHT - 8} text-anchor="end">
-        {label(end)}
-        {paid ? " spent" : " judged"}
-      </text>
-    </svg>
-  );
-}
-
-/** The same as a table: one row for each step up. */
-function Table({ points }: { points: ProgressPoint[] }): JSX.Element {
-  const steps = points.filter((p, i) => i === 0 || p.gain > (points[i - 1]?.gain ?? 0));
-  return (
-    <details>
-      <summary>As a table</summary>
-      <table>
-        <thead>
-          <tr>
-            <th scope="col" class="n">judged</th>
-            <th scope="col" class="n">spent</th>
-            <th scope="col" class="n">time</th>
-            <th scope="col" class="n">gain</th>
-          </tr>
-        </thead>
-        <tbody>
-          {steps.map((p) => (
-            <tr key={p.judged}>
-              <td class="n">{p.judged}</td>
-              <td class="n">{format.usd(p.usd)}</td>
-              <td class="n">{format.clock(p.seconds)}</td>
-              <td class="n">{format.ratio(p.gain)}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
-    </details>
   );
 }

@@ -1,0 +1,171 @@
+/** Expected whole-model gain against cost, with the places where targets ended, and equal budgets. */
+import type { JSX } from "preact";
+import { headline } from "./derive";
+import type { RunDocument } from "./document";
+import * as format from "./format";
+import { round, steps } from "./ticks";
+import type { Spot, Uniform, Unit } from "./worth";
+
+const WIDTH = 600;
+const HEIGHT = 210;
+const LEFT = 40;
+const RIGHT = 118;
+const TOP = 14;
+const BOTTOM = 24;
+/** Words and marks nearer than this to another are moved, or share one. */
+const APART = 13;
+
+interface Props {
+  document: RunDocument;
+  spots: Spot[];
+  equal: Uniform | null;
+  unit: Unit;
+}
+
+export function CostChart({ document, spots, equal, unit }: Props): JSX.Element {
+  const measured = headline(document).overEmpty?.ratio ?? null;
+  const final = spots.at(-1);
+  const gain = final?.gain ?? 1;
+  const others = equal?.spots ?? [];
+  const end = Math.max(...spots.map((s) => s[unit]), ...others.map((s) => s[unit]), 1e-9);
+  const [low, high] = [Math.min(1, measured ?? 1), Math.max(1.02, gain, measured ?? 1)];
+  const x = (value: number): number => LEFT + (value / end) * (WIDTH - LEFT - RIGHT);
+  const y = (value: number): number => HEIGHT - BOTTOM - ((value - low) / (high - low)) * (HEIGHT - TOP - BOTTOM);
+  const labels = [
+    { text: `${format.ratio(gain)} expected`, at: y(gain), kind: "gain" },
+    ...(measured === null ? [] : [{ text: `${format.ratio(measured)} measured`, at: y(measured), kind: "measured" }]),
+  ];
+  return (
+    <svg
+      class="kforge-costchart"
+      viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
+      role="img"
+      aria-label={`Expected gain ${format.ratio(gain)} after ${worded(unit, final?.[unit] ?? 0)}`}
+    >
+      <Axes x={x} y={y} end={end} low={low} high={high} unit={unit} />
+      {measured !== null && <path class="measured" d={`M${LEFT} ${y(measured)}H${WIDTH - RIGHT}`} />}
+      {others.length > 1 && <path class="equal" d={stairs(others, unit, x, y)} />}
+      <path class="gain" d={stairs(spots, unit, x, y)} />
+      {others.length > 1 && <EqualLabel spots={others} unit={unit} x={x} y={y} />}
+      <Ends document={document} spots={spots} unit={unit} x={x} y={y} />
+      {apart(labels).map((label) => (
+        <text key={label.kind} class={label.kind} x={WIDTH - RIGHT + 6} y={label.at + 4}>
+          {label.text}
+        </text>
+      ))}
+    </svg>
+  );
+}
+
+type Scale = (value: number) => number;
+
+interface AxesProps {
+  x: Scale;
+  y: Scale;
+  end: number;
+  low: number;
+  high: number;
+  unit: Unit;
+}
+
+function Axes({ x, y, end, low, high, unit }: AxesProps): JSX.Element {
+  return (
+    <g class="axis">
+      {round(low, high, 4).map((value) => (
+        <g key={value}>
+          <path d={`M${LEFT} ${y(value)}H${WIDTH - RIGHT}`} />
+          <text x={LEFT - 6} y={y(value) + 4} text-anchor="end">
+            {`${Number(value.toPrecision(6))}×`}
+          </text>
+        </g>
+      ))}
+      {steps(unit, end).map((value) => (
+        <text key={value} x={x(value)} y={HEIGHT - 7} text-anchor={value === 0 ? "start" : "middle"}>
+          {plain(unit, value)}
+        </text>
+      ))}
+      <text x={WIDTH - RIGHT + 6} y={HEIGHT - 7}>
+        {unit === "seconds" ? "searched" : unit === "usd" ? "spent" : unit === "calls" ? "calls" : "candidates"}
+      </text>
+    </g>
+  );
+}
+
+/** A gain holds from where it was reached to where the next one is. */
+export function stairs(spots: readonly Spot[], unit: Unit, x: Scale, y: Scale): string {
+  const at = (n: number): string => n.toFixed(1);
+  return spots
+    .map((s, i) => (i === 0 ? `M${at(x(s[unit]))} ${at(y(s.gain))}` : `H${at(x(s[unit]))}V${at(y(s.gain))}`))
+    .join("");
+}
+
+/** The words at the dashed line, at its middle, where the other lines leave room. */
+function EqualLabel(props: { spots: Spot[]; unit: Unit; x: Scale; y: Scale }): JSX.Element {
+  const { spots, unit, x, y } = props;
+  const last = spots.at(-1);
+  const half = spots.find((s) => last !== undefined && s[unit] >= last[unit] / 2) ?? last;
+  return (
+    <text class="equal" x={x(half?.[unit] ?? 0) + 6} y={y(half?.gain ?? 1) + 14}>
+      equal budgets (estimate)
+    </text>
+  );
+}
+
+interface EndsProps {
+  document: RunDocument;
+  spots: Spot[];
+  unit: Unit;
+  x: Scale;
+  y: Scale;
+}
+
+/** A diamond where a target's own rule, or the user, ended it; the numbers are those of the targets. */
+function Ends({ document, spots, unit, x, y }: EndsProps): JSX.Element {
+  const groups: { x: number; y: number; names: string[]; words: string[] }[] = [];
+  const ended = document.targets
+    .flatMap((t) => (t.stopped == null || t.stopped.by === "run" ? [] : [{ t, stopped: t.stopped }]))
+    .sort((a, b) => a.stopped.judged - b.stopped.judged);
+  for (const { t, stopped } of ended) {
+    const spot = spots[Math.min(stopped.judged, spots.length - 1)];
+    if (spot === undefined) continue;
+    const words = `target ${t.index} ${t.name}: ${stopped.reason || "its stop rule"}`;
+    const near = groups.at(-1);
+    if (near !== undefined && Math.abs(near.x - x(spot[unit])) < APART) {
+      near.names.push(String(t.index));
+      near.words.push(words);
+    } else groups.push({ x: x(spot[unit]), y: y(spot.gain), names: [String(t.index)], words: [words] });
+  }
+  return (
+    <>
+      {groups.map((group) => (
+        <g key={group.x} class="end" transform={`translate(${group.x.toFixed(1)} ${group.y.toFixed(1)})`}>
+          <title>{group.words.join("\n")}</title>
+          <path d="M0 -5L5 0L0 5L-5 0Z" />
+          <text y={group.y < TOP + 18 ? 18 : -9} text-anchor="middle">
+            {group.names.length > 3 ? `${group.names.length} targets` : group.names.join(", ")}
+          </text>
+        </g>
+      ))}
+    </>
+  );
+}
+
+/** The labels, moved apart from top to bottom. */
+function apart<Label extends { at: number }>(labels: Label[]): Label[] {
+  const sorted = [...labels].sort((a, b) => a.at - b.at);
+  let free = -Infinity;
+  return sorted.map((label) => {
+    const at = Math.max(label.at, free);
+    free = at + APART;
+    return { ...label, at };
+  });
+}
+
+function plain(unit: Unit, value: number): string {
+  if (unit === "usd") return value === 0 ? "$0" : format.usd(value);
+  return unit === "seconds" ? format.clock(value) : String(value);
+}
+
+function worded(unit: Unit, value: number): string {
+  return unit === "calls" ? `${value} calls` : unit === "judged" ? `${value} candidates` : plain(unit, value);
+}
