@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, overload
 
 from kforge_nb.run import tables
 from kforge_nb.run.report import GuardSummary
@@ -97,18 +97,46 @@ class RunView:
         return plots.plot_tree(self._source.document(details=False), target, ax=ax)
 
     def save(self, path: str | Path, *, redact: bool = False) -> Path:
-        """Writes the run as one document, or as a static page where the name ends in .html.
+        """Writes the run as one document, or as a page (:meth:`to_html`) where the name is .html.
 
         ``redact`` leaves out sources, names and values of your code. Returns the path.
         """
         target = Path(path).expanduser()
         data = self._source.document()
         if target.suffix == ".html":
-            from kforge_nb.view.static import to_html
-
-            target.write_text(to_html(document.redacted(data) if redact else data))
-            return target
+            return document.write(target, self._page(data, full=False, redact=redact))
         return document.save(target, data, redact=redact)
+
+    @overload
+    def to_html(self, path: None = None, *, full: bool = ..., redact: bool = ...) -> str: ...
+    @overload
+    def to_html(self, path: str | Path, *, full: bool = ..., redact: bool = ...) -> Path: ...
+    def to_html(
+        self, path: str | Path | None = None, *, full: bool = False, redact: bool = False
+    ) -> str | Path:
+        """The run as one HTML page with the whole view in it, for any browser, without network.
+
+        Args:
+            path: The file to write; without it the page is returned as text.
+            full: Every source, log and prompt; else as much as a notebook keeps (about 2 MB).
+            redact: Leave out sources, names and values of your code.
+
+        Returns:
+            The path, or the text.
+
+        Raises:
+            StoreError: The file cannot be written.
+        """
+        text = self._page(self._source.document(), full=full, redact=redact)
+        return text if path is None else document.write(Path(path).expanduser(), text)
+
+    @staticmethod
+    def _page(data: dict[str, Any], *, full: bool, redact: bool) -> str:
+        from kforge_nb.view.page import page_of
+        from kforge_nb.view.payload import for_notebook
+
+        shown = document.redacted(data) if redact else data
+        return page_of(shown if full else for_notebook(shown))
 
     def _repr_mimebundle_(self, **_kwargs: Any) -> dict[str, Any]:
         """The saved view only: a widget in a saved notebook is an error message later on."""

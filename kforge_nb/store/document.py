@@ -40,6 +40,7 @@ __all__ = [
     "save",
     "schema",
     "validate",
+    "write",
 ]
 
 LARGEST_BYTES = 256 * 2**20
@@ -115,7 +116,7 @@ def save(path: str | Path, data: Mapping[str, Any], *, redact: bool = False) -> 
     found = clean(data)
     found = validate(redacted(found) if redact else found)
     text = json.dumps(found, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
-    return _write(Path(path), text + "\n")
+    return write(Path(path), text + "\n")
 
 
 def load(path: str | Path) -> dict[str, Any]:
@@ -241,7 +242,12 @@ def _details(
 # -- files ---------------------------------------------------------------------------------
 
 
-def _write(path: Path, text: str) -> Path:
+def write(path: Path, text: str) -> Path:
+    """Write a text file as UTF-8, whole or not at all; returns the path.
+
+    Raises:
+        StoreError: The file cannot be written.
+    """
     temporary: str | None = None
     try:
         handle, temporary = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)

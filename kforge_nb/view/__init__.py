@@ -8,7 +8,10 @@ live side is :func:`kforge_nb.view.live.open_view`; the still side is
 
 from pathlib import Path
 
-__all__ = ["BUNDLE"]
+__all__ = ["BUNDLE", "PAGE"]
 
 BUNDLE = Path(__file__).parent.parent / "static" / "widget.js"
 """The built view; made when the package is built, missing where that step was skipped."""
+
+PAGE = BUNDLE.with_name("page.html")
+"""The built stand-alone page, which lacks only a run; missing where that step was skipped."""
