@@ -75,6 +75,10 @@ class Control:
         """Something was asked that the run thread should look at before it waits on."""
         self._nudged.set()
 
+    def look(self) -> None:
+        """The run thread is about to look at all that was asked; later wishes are news again."""
+        self._nudged.clear()
+
     def await_nudge(self) -> None:
         """Waits until something is asked, handed in, held or stopped; not counted as searching."""
         begun = time.monotonic()
@@ -108,14 +112,10 @@ class Control:
             return self._paused_for + now
 
     def checkpoint(self, on_pause: Callable[[], None] | None = None) -> None:
-        """Called by the run thread between steps: waits while held, raises Stopped on stop.
-
-        What is asked from here on is news again.
-        """
+        """Called by the run thread between steps: waits while held, raises Stopped on stop."""
         if self.paused and on_pause is not None:
             on_pause()
         self._running.wait()
-        self._nudged.clear()
         if self.stop.is_set():
             raise Stopped(self.reason)
 

@@ -37,7 +37,7 @@ def state_of(work: Work) -> allocate.TargetState:
         gains=stopping.gains(work.tree),
         dry=stopping.dry(work.tree),
         pending=work.tree.root.pending,
-        open=work.open and not work.closing and not work.paused,
+        open=work.open and not (work.closing or work.paused or work.ending),
         reached=stopping.reached(work.tree),
         action="optimise" if len(work.tree) else "draft",
     )

@@ -109,6 +109,7 @@ class Search:
     def run(self) -> str:
         """Searches until a rule ends it; returns the rule's words. Raises Stopped on stop."""
         while True:
+            self.control.look()
             self.control.checkpoint(on_pause=lambda: self._show("paused"))
             self._take_proposals()
             self._take_handed()
@@ -119,7 +120,7 @@ class Search:
                 self._wait()
             elif over == HELD:
                 self._hold()
-            else:
+            elif not self.control.news:
                 break
         if self._failure is not None:
             raise self._failure
