@@ -6,7 +6,7 @@ and the compiler, and its verdict stays ``undecided``: it is not known to be rig
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -32,6 +32,7 @@ H200 = {"name": "NVIDIA H200", "arch": ARCH, "multiprocessors": 132, "bandwidth_
 """Facts of the GPU that CUDA prompts name where there is none; its copy was measured on one."""
 
 DUEL = Plan(seconds=6.0, narrow=0.03, pairs=20)
+KNOCK_OUT = Plan(seconds=2.0, narrow=0.03, pairs=10)
 _BATCH_SECONDS = 20.0
 
 
@@ -42,6 +43,17 @@ class Bench:
     target: Target
     bench: Any = None
     cache: Path = field(default_factory=Path)
+
+    def fastest(self, candidates: Sequence[Candidate]) -> Candidate:
+        """The one that is left of correct candidates after short duels, one after another.
+
+        Figures that were taken at different times on a busy machine cannot rank them.
+        """
+        best, *others = candidates
+        for other in others:
+            if self.duel(other, best, KNOCK_OUT).ratio > 1.0:
+                best = other
+        return best
 
     def evaluate(self, candidate: Candidate) -> Evaluation:
         """The judge's word, or what can be said without a GPU."""
@@ -55,10 +67,11 @@ class Bench:
         found: Evaluation = self.bench.confirm(candidate)
         return found
 
-    def duel(self, ours: Candidate, theirs: Candidate) -> Comparison:
+    def duel(self, ours: Candidate, theirs: Candidate, plan: Plan | None = None) -> Comparison:
         """Two correct candidates against each other: C++ interleaved, each in its own process.
 
-        On a GPU each is timed against eager, and the worst of both intervals counts.
+        On a GPU each is timed against eager, and the worst of both intervals counts. ``plan`` says
+        how long; :data:`DUEL` if it is not given.
         """
         if ours.language == "cuda":
             return _through_eager(self.evaluate(ours), self.evaluate(theirs))
@@ -71,7 +84,7 @@ class Bench:
             sides = [RunnerSide(loaded.runner, _BATCH_SECONDS) for loaded in (one, two)]
             with bench._place.timing():
                 session = run_session(
-                    sides[0], sides[1], bench._slots, DUEL, one.fetch, lambda: False
+                    sides[0], sides[1], bench._slots, plan or DUEL, one.fetch, lambda: False
                 )
         return ruling.comparison("recipe", session)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
+from benchmarks.prompt_faults import label_of
 from kforge_nb.judge.evaluation import Evaluation, Verdict
 from kforge_nb.proposers.answers import Answer, parse
 from kforge_nb.proposers.protocol import Action, Attempt, Request
@@ -38,7 +39,8 @@ def attempts_of(target: Target, entries: Sequence[Entry]) -> list[tuple[Entry, A
             found.append((entry, None))
             continue
         candidate = answer.candidate
-        candidate.origin.update({"proposer": "paste", "strategy": entry.strategy})
+        strategy = entry.strategy if label_of(entry) is None else None  # the label is not told
+        candidate.origin.update({"proposer": "paste", "strategy": strategy})
         found.append((entry, Attempt(candidate, Evaluation.from_document(entry.evaluation))))
     return found
 
