@@ -376,14 +376,20 @@ KForge = _configurable()
 
 def load(shell: Any) -> None:
     """Registers the magics and the configuration with an IPython shell (twice is fine)."""
+    from kforge_nb.completion import install
+
     unload(shell)
     shell.register_magics(KForgeMagics)
     shell.configurables.append(KForge(parent=shell))
+    install(shell, _commands)
 
 
 def unload(shell: Any) -> None:
-    """Takes the magics and the configuration away."""
+    """Takes the magics, their completion and the configuration away."""
+    from kforge_nb.completion import uninstall
+
     clear_defaults()
+    uninstall(shell)
     for kind in ("line", "cell"):
         shell.magics_manager.magics[kind].pop("kforge", None)
     shell.configurables[:] = [c for c in shell.configurables if not isinstance(c, KForge)]
