@@ -13,7 +13,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from kforge_nb.candidates.candidate import Kernel, Language, LaunchPlan, Scratch
@@ -97,10 +97,11 @@ class ResolvedCall:
 
 @dataclass(frozen=True, slots=True)
 class ResolvedPlan:
-    """All launches in order, and the scratch buffers they share."""
+    """All launches in order, the scratch buffers they share, and what the symbols stand for."""
 
     calls: list[ResolvedCall]
     scratch: dict[str, ResolvedScratch]
+    symbols: dict[str, int | float] = field(default_factory=dict)
 
     @property
     def scratch_bytes(self) -> int:
@@ -308,7 +309,7 @@ def resolve(
     """
     env: dict[str, Value] = {f"in{i}": spec for i, spec in enumerate(inputs)}
     env |= {f"out{i}": spec for i, spec in enumerate(outputs)}
-    _bind_symbols(plan.symbols, env)
+    symbols = _bind_symbols(plan.symbols, env)
     scratch = {name: _resolve_scratch(name, s, env) for name, s in plan.scratch.items()}
     calls = []
     for kernel in plan.kernels:
@@ -317,21 +318,23 @@ def resolve(
         args = [_argument(arg, env, scratch, kernel.name) for arg in kernel.args]
         shared = _integer(kernel.shared, env, f"{kernel.name}.shared")
         calls.append(ResolvedCall(kernel.name, args, (gx, gy, gz), (bx, by, bz), shared))
-    return ResolvedPlan(calls, scratch)
+    return ResolvedPlan(calls, scratch, symbols)
 
 
-def _bind_symbols(symbols: Mapping[str, str], env: dict[str, Value]) -> None:
-    """Add the symbols to ``env`` in order of dependency."""
+def _bind_symbols(symbols: Mapping[str, str], env: dict[str, Value]) -> dict[str, int | float]:
+    """Add the symbols to ``env`` in order of dependency; their values."""
     if len(symbols) > MAX_SYMBOLS:
         raise ContractBreach(f"{len(symbols)} symbols; at most {MAX_SYMBOLS} are allowed")
+    values: dict[str, int | float] = {}
     waiting = {name: names(text) & symbols.keys() for name, text in symbols.items()}
     while waiting:
         ready = [name for name, needs in waiting.items() if not needs & waiting.keys()]
         if not ready:
             raise ContractBreach(f"symbols depend on each other in a ring: {sorted(waiting)}")
         for name in ready:
-            env[name] = evaluate(symbols[name], env)
+            env[name] = values[name] = evaluate(symbols[name], env)
             del waiting[name]
+    return {name: values[name] for name in symbols}
 
 
 def _resolve_scratch(name: str, scratch: Scratch, env: Mapping[str, Value]) -> ResolvedScratch:

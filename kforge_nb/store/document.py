@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from kforge_nb.errors import DocumentError, StoreError
 from kforge_nb.store.clean import clean, scrubber
+from kforge_nb.store.launching import launch_of
 from kforge_nb.store.redact import redacted
 from kforge_nb.store.schema import SCHEMA, fit, schema, validate
 
@@ -67,6 +68,7 @@ def build(store: Store, run: str, *, details: bool = True) -> dict[str, Any]:
         costs, decisions, whole = store.costs(run), store.decisions(run), store.whole(run)
         asked = _asked(store.calls(run)) if details else {}
     rows = [_node_row(n, scrub) for n in nodes]
+    of = {t["index"]: t["record"] for t in targets}
     return {
         "schema": SCHEMA,
         "id": record["id"],
@@ -82,7 +84,9 @@ def build(store: Store, run: str, *, details: bool = True) -> dict[str, Any]:
         "workload": fit(clean(record["workload"], scrub), "workload"),
         "targets": [_target_row(t, rows, scrub) for t in targets],
         "nodes": rows,
-        "details": {n["id"]: _details(n, asked, scrub) for n in nodes} if details else {},
+        "details": {n["id"]: _details(n, of[n["target"]], asked, scrub) for n in nodes}
+        if details
+        else {},
         "costs": [fit(clean(c, scrub), "cost") for c in costs],
         "decisions": [_decision_row(d, scrub) for d in decisions],
         "whole": [fit(clean(w, scrub), "wholeRow") for w in whole],
@@ -98,7 +102,9 @@ def details_of(store: Store, run: str, node: str) -> dict[str, Any]:
     Raises:
         StoreError: No such node.
     """
-    return _details(store.node(run, node), _asked(store.calls(run, node)), scrubber())
+    found = store.node(run, node)
+    target = store.target(run, found["target"])["record"]
+    return _details(found, target, _asked(store.calls(run, node)), scrubber())
 
 
 def save(path: str | Path, data: Mapping[str, Any], *, redact: bool = False) -> Path:
@@ -228,13 +234,17 @@ def _asked(calls: list[dict[str, Any]]) -> dict[str, dict[str, str]]:
 
 
 def _details(
-    node: Mapping[str, Any], asked: Mapping[str, Any], scrub: Callable[[str], str]
+    node: Mapping[str, Any],
+    target: Mapping[str, Any],
+    asked: Mapping[str, Any],
+    scrub: Callable[[str], str],
 ) -> dict[str, Any]:
     evaluation, candidate = node["evaluation"], node["candidate"]
     keys = ("log", "errors", "timings", "resources", "mismatches", "seconds")
     found = {k: evaluation.get(k) for k in keys}
     found |= {k: evaluation.get(k) for k in ("bandwidth_gbs", "roofline_share", "repeatable")}
     found |= {k: candidate.get(k) for k in ("source", "plan")}
+    found["launch"] = launch_of(candidate.get("plan"), target)
     found |= asked.get(node["id"], {})
     return dict(fit(clean(found, scrub), "details"))
 

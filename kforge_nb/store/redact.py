@@ -190,6 +190,7 @@ def _details(details: Mapping[str, Any]) -> dict[str, Any]:
         **details,
         "source": "",
         "plan": {},
+        "launch": None,
         "log": "",
         "prompt": "",
         "answer": "",

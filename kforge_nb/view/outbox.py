@@ -55,6 +55,11 @@ class Outbox:
                 self._pending[name] = value
                 self._wake.notify_all()
 
+    def put_if_empty(self, name: str, value: Any) -> None:
+        """For a value function that has more to say: goes next, unless something newer waits."""
+        with self._wake:
+            self._pending.setdefault(name, value)
+
     def flush(self, timeout: float = 10.0) -> bool:
         """Sends what waits without further delay; False if it took longer than ``timeout`` s."""
         with self._wake:

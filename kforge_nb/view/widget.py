@@ -1,14 +1,17 @@
 """The live view in the notebook: an anywidget whose traits flow one way each.
 
-``doc``, ``prompts`` and ``detail`` are written by the kernel, and there only by the outbox thread.
-``detail_request`` and ``command`` are written by the browser; their callbacks, which may run on
-any thread, only put on a queue or call a function that sets an event. Imported only where a
-widget is really shown, since it needs anywidget and the built ``static/widget.js``.
+``doc``, ``changes``, ``prompts`` and ``detail`` are written by the kernel, and there only by the
+outbox thread. ``doc`` is the whole document, made when a page asks for the widget's state, so that
+one opened late has everything; after that only ``changes`` travel (:mod:`kforge_nb.view.deltas`).
+``detail_request``, ``whole_request`` and ``command`` are written by the browser; their callbacks,
+which may run on any thread, only put on a queue or call a function that sets an event. Imported
+only where a widget is really shown, since it needs anywidget and the built ``static/widget.js``.
 """
 
 from __future__ import annotations
 
 import queue
+import threading
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -16,13 +19,20 @@ import anywidget
 import traitlets
 
 from kforge_nb.view import BUNDLE
+from kforge_nb.view.deltas import Encoder
 from kforge_nb.view.outbox import Outbox
 from kforge_nb.view.payload import for_widget
 
 __all__ = ["COMMANDS", "Publisher", "RunWidget"]
 
-COMMANDS = frozenset({"stop", "pause", "answer"})
+COMMANDS = frozenset({"stop", "pause", "resume", "answer"})
+FROM_PAGE = frozenset({"detail_request", "whole_request", "command"})
 KEPT_ANSWERS = 8
+
+
+def _whole(_: Any, widget: RunWidget) -> dict[str, Any]:
+    """What ``doc`` says whenever it is asked for."""
+    return widget.encoder.whole()
 
 
 class RunWidget(anywidget.AnyWidget):
@@ -30,11 +40,29 @@ class RunWidget(anywidget.AnyWidget):
 
     _esm = BUNDLE
 
-    doc = traitlets.Dict().tag(sync=True)
+    doc = traitlets.Dict().tag(sync=True, to_json=_whole)
+    changes = traitlets.Dict().tag(sync=True)
+    whole_request = traitlets.Dict().tag(sync=True, echo_update=False)
     prompts: Any = traitlets.List().tag(sync=True)
     detail = traitlets.Dict().tag(sync=True)
-    detail_request = traitlets.Dict().tag(sync=True)
-    command = traitlets.Dict().tag(sync=True)
+    detail_request = traitlets.Dict().tag(sync=True, echo_update=False)
+    command = traitlets.Dict().tag(sync=True, echo_update=False)
+
+    def __init__(self) -> None:
+        self.encoder = Encoder()  # before the first state is sent
+        self.lock = threading.RLock()
+        super().__init__()
+
+    def set_state(self, sync_data: Any) -> None:
+        """What a page sends; only its own traits are taken, and of those only mappings.
+
+        Widgets hold no locks of their own, and a message may come on any thread, so it is taken in
+        while the outbox writes nothing.
+        """
+        given = sync_data if isinstance(sync_data, dict) else {}
+        mine = {k: v for k, v in given.items() if k in FROM_PAGE and isinstance(v, dict)}
+        with self.lock:
+            super().set_state(mine)
 
 
 class Publisher:
@@ -60,16 +88,22 @@ class Publisher:
         self._answers: dict[str, Any] = {}
         self._outbox = Outbox(self._write)
         self.widget.observe(self._asked, "detail_request")
+        self.widget.observe(self._missed, "whole_request")
         self.widget.observe(self._commanded, "command")
 
     def publish(self, document: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> None:
         """Shows a document soon; a function is called on the outbox thread when it is due."""
-        if callable(document):
-            make = document
-            self._outbox.put("doc", lambda: for_widget(make()))
-        else:
-            self._outbox.put("doc", lambda: for_widget(document))
+        make = document if callable(document) else lambda: document
+        self._outbox.put("changes", lambda: self._changes(make))
         self._outbox.put("prompts", self._prompts)
+
+    def _changes(self, make: Callable[[], Mapping[str, Any]]) -> dict[str, Any]:
+        """The next message to readers; the last one again where nothing is new."""
+        encoder = self.widget.encoder
+        message = encoder.advance(for_widget(make()))
+        if encoder.behind:
+            self._outbox.put_if_empty("changes", lambda: self._changes(make))
+        return self.widget.changes if message is None else message
 
     def flush(self, timeout: float = 10.0) -> None:
         """Sends what still waits. The widget stays open and goes on answering requests."""
@@ -80,9 +114,17 @@ class Publisher:
         self._outbox.close(timeout)
 
     def _write(self, values: Mapping[str, Any]) -> None:
-        with self.widget.hold_sync():
-            for name, value in values.items():
-                setattr(self.widget, name, value)
+        with self.widget.lock:
+            with self.widget.hold_sync():
+                for name, value in values.items():
+                    if name != "doc":
+                        setattr(self.widget, name, value)
+            if "doc" in values:
+                self.widget.send_state("doc")
+
+    def _missed(self, change: Mapping[str, Any]) -> None:
+        """A page lacks a message: it gets the whole document once more."""
+        self._outbox.put("doc", str(change["new"].get("n"))[:80])
 
     def _asked(self, change: Mapping[str, Any]) -> None:
         node_id = change["new"].get("id")

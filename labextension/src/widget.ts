@@ -1,10 +1,12 @@
 /**
  * The anywidget host: a source over the widget model, and the view mounted on it.
  *
- * The kernel writes `doc`, `prompts` and `detail`; this side writes `detail_request` and `command`. No
- * trait is written from both sides, so neither can overwrite the other.
+ * The kernel writes `doc` (the whole, when the page is opened), `changes`, `prompts` and `detail`; this
+ * side writes `detail_request`, `whole_request` and `command`. No trait is written from both sides, so
+ * neither can overwrite the other.
  */
 import type { Prompt, RunSource } from "./source";
+import { Reader } from "./view/deltas";
 import type { Details, RunDocument } from "./view/document";
 import { mountRun } from "./view/mount";
 
@@ -21,7 +23,18 @@ export interface WidgetModel {
 type Answers = Record<string, Details | null | undefined>;
 
 const ANSWER_MS = 20_000;
-const SHOWN = ["change:doc", "change:prompts"];
+/** A lost message is asked for no more often than this. */
+const WHOLE_MS = 2_000;
+const SHOWN = ["change:doc", "change:changes", "change:prompts"];
+
+/** What has been put together of each model's messages: two views of one model share it. */
+const READERS = new WeakMap<WidgetModel, Reader>();
+
+function readerOf(model: WidgetModel): Reader {
+  const reader = READERS.get(model) ?? new Reader();
+  READERS.set(model, reader);
+  return reader;
+}
 
 /** A source over the traits of one widget model. */
 export function modelSource(model: WidgetModel): RunSource {
@@ -38,9 +51,17 @@ export function modelSource(model: WidgetModel): RunSource {
   const command = (name: string, target?: number): void =>
     send("command", target === undefined ? { name } : { name, target });
 
+  const reader = readerOf(model);
+  let asked = -Infinity;
+
   const snapshot = (): RunDocument | null => {
-    const document = model.get("doc") as Partial<RunDocument> | null;
-    return document?.schema === undefined ? null : (document as RunDocument);
+    reader.take(model.get("doc") ?? {});
+    const changes = model.get("changes") ?? {};
+    if (reader.take(changes) === "missing" && performance.now() - asked > WHOLE_MS) {
+      asked = performance.now();
+      send("whole_request", {});
+    }
+    return reader.document();
   };
 
   const answer = (nodeId: string): Details | null | undefined =>

@@ -1,5 +1,6 @@
 import { expect, test, vi } from "vitest";
 import { modelSource, type WidgetModel } from "../src/widget";
+import type { RunDocument } from "../src/view/document";
 import { example } from "./example";
 
 class FakeModel implements WidgetModel {
@@ -8,7 +9,7 @@ class FakeModel implements WidgetModel {
   private readonly listeners = new Map<string, Set<() => void>>();
 
   constructor(doc: object) {
-    this.traits = { doc, prompts: [], detail: {}, detail_request: {}, command: {} };
+    this.traits = { doc, changes: {}, prompts: [], detail: {}, detail_request: {}, command: {} };
   }
   get(name: string): unknown {
     return this.traits[name];
@@ -34,12 +35,59 @@ class FakeModel implements WidgetModel {
   }
 }
 
+/** A whole document as the kernel sends it. */
+function whole(seq: number, doc: Partial<RunDocument>): object {
+  const packed = Object.entries(doc).map(([name, value]) => [
+    name,
+    ["nodes", "targets", "costs", "decisions", "whole"].includes(name)
+      ? { n: (value as unknown[]).length, rows: value }
+      : value,
+  ]);
+  return { seq, doc: Object.fromEntries(packed) as unknown };
+}
+
+test("a page that opens late has the whole document, and changes after it", () => {
+  const model = new FakeModel(whole(7, example()));
+  model.traits["changes"] = { seq: 7, of: 6, set: { state: "searching" } };
+  const source = modelSource(model);
+  expect(source.snapshot()).toEqual(example());
+  let news = 0;
+  const end = source.subscribe(() => (news += 1));
+  model.fromKernel("changes", { seq: 8, of: 7, set: { state: "guarding" } });
+  expect(source.snapshot()).toEqual(example({ state: "guarding" }));
+  expect(news).toBe(1);
+  end();
+});
+
+test("two views of one model read the same messages", () => {
+  const model = new FakeModel(whole(1, example()));
+  const first = modelSource(model);
+  first.snapshot();
+  model.fromKernel("changes", { seq: 2, of: 1, set: { state: "guarding" } });
+  expect(first.snapshot()?.state).toBe("guarding");
+  model.fromKernel("changes", { seq: 3, of: 2, set: { state_reason: "late" } });
+  expect(modelSource(model).snapshot()).toMatchObject({ state: "guarding", state_reason: "late" });
+});
+
+test("a message that was lost is asked for once, and the answer is taken", () => {
+  const model = new FakeModel(whole(1, example()));
+  const source = modelSource(model);
+  source.snapshot();
+  model.fromKernel("changes", { seq: 3, of: 2, set: { state: "guarding" } });
+  expect(source.snapshot()?.state).toBe("done");
+  source.snapshot();
+  expect(model.sent).toHaveLength(1);
+  expect(model.traits["whole_request"]).toMatchObject({});
+  model.fromKernel("doc", whole(3, example({ state: "guarding" })));
+  expect(source.snapshot()?.state).toBe("guarding");
+});
+
 test("before the first document there is no snapshot", () => {
   expect(modelSource(new FakeModel({})).snapshot()).toBeNull();
 });
 
 test("two stops in a row are two changes, so the second is not swallowed", () => {
-  const model = new FakeModel(example());
+  const model = new FakeModel(whole(1, example()));
   const source = modelSource(model);
   source.stop?.();
   source.stop?.();
@@ -50,7 +98,7 @@ test("two stops in a row are two changes, so the second is not swallowed", () =>
 
 test("a command of a page that was reloaded is a change too, though it is that page's first", () => {
   const sent = [1, 2].map(() => {
-    const model = new FakeModel(example());
+    const model = new FakeModel(whole(1, example()));
     modelSource(model).pause?.();
     return model.traits["command"];
   });
@@ -59,7 +107,7 @@ test("a command of a page that was reloaded is a change too, though it is that p
 });
 
 test("a command for one target names it, and one for the run names none", () => {
-  const model = new FakeModel(example());
+  const model = new FakeModel(whole(1, example()));
   const source = modelSource(model);
   source.stop?.(3);
   expect(model.traits["command"]).toMatchObject({ name: "stop", target: 3 });
@@ -70,7 +118,7 @@ test("a command for one target names it, and one for the run names none", () => 
 test("details are asked for once, by id, and an answer for another node is not taken", async () => {
   const run = example();
   const [a, b] = Object.keys(run.details) as [string, string];
-  const model = new FakeModel({ ...run, details: {} });
+  const model = new FakeModel(whole(1, { ...run, details: {} }));
   const source = modelSource(model);
   const asked = source.detail(a);
   expect(model.traits["detail_request"]).toMatchObject({ id: a });
@@ -85,7 +133,7 @@ test("details are asked for once, by id, and an answer for another node is not t
 
 test("a kernel that is gone ends the wait instead of hanging it", async () => {
   vi.useFakeTimers();
-  const model = new FakeModel({ ...example(), details: {} });
+  const model = new FakeModel(whole(1, { ...example(), details: {} }));
   const asked = modelSource(model).detail("0.0");
   await vi.advanceTimersByTimeAsync(30_000);
   expect(await asked).toBeNull();
@@ -94,7 +142,7 @@ test("a kernel that is gone ends the wait instead of hanging it", async () => {
 });
 
 test("prompts that come and go are news, and an answer is a command with its id", () => {
-  const model = new FakeModel(example());
+  const model = new FakeModel(whole(1, example()));
   const source = modelSource(model);
   let news = 0;
   const end = source.subscribe(() => (news += 1));

@@ -219,7 +219,7 @@ def _node(rng: random.Random, order: int, ids: dict, seen: list[int]) -> tuple[d
     name, eager = TARGETS[target][0], TARGETS[target][4]
     ours = eager / ratio if ratio else None
     unroll = rng.choice([1, 2, 4, 8])
-    entry = f"k_{name}"
+    entry, shape = f"k_{name}", TARGETS[target][8]
     row = {
         "id": node_id,
         "target": target,
@@ -253,6 +253,11 @@ def _node(rng: random.Random, order: int, ids: dict, seen: list[int]) -> tuple[d
             ],
             "symbols": {"C": "in0.shape[-1]", "ROWS": "numel(in0) // C"},
             "scratch": {},
+        },
+        "launch": {
+            "calls": [{"name": entry, "grid": [1, 1, 1], "block": [1, 1, 1], "shared": 0}],
+            "symbols": {"C": shape[-1], "ROWS": math.prod(shape[:-1])},
+            "scratch_bytes": 0,
         },
         "log": f"kernel.cpp:11:22: error: {words}\n" if failed else "",
         "errors": []

@@ -94,9 +94,10 @@ def test_the_widget_is_shown_and_fed_while_a_cell_runs(kernel):
         "while time.monotonic() < end: pass\n"
         "thread.join()",
     )
-    judged = [doc["progress"]["judged"] for doc in trait_updates(busy, "doc")]
+    told = [m.get("set", m.get("doc")) for m in trait_updates(busy, "changes")]
+    judged = [now["progress"]["judged"] for now in told]
 
-    sent = [m["header"]["date"] for m in busy if trait_updates([m], "doc")]
+    sent = [m["header"]["date"] for m in busy if trait_updates([m], "changes")]
     gaps = [(b - a).total_seconds() for a, b in pairwise(sent)]
 
     assert len(judged) >= 3
@@ -140,7 +141,7 @@ def test_the_end_leaves_the_saved_view_in_the_launching_cell(kernel):
         "text/html",
         "text/plain",
     }
-    assert trait_updates(got, "doc")[-1]["state"] == "done"
+    assert trait_updates(got, "changes")[-1]["doc"]["state"] == "done"
 
 
 def test_without_anywidget_the_view_is_static_and_says_why(kernel):

@@ -11,7 +11,9 @@ from kforge_nb.view import BUNDLE
 if not BUNDLE.is_file():
     pytest.skip("the view is not built; run `python hatch_build.py`", allow_module_level=True)
 
+from kforge_nb.view.deltas import apply
 from kforge_nb.view.widget import Publisher
+from tests.view.large import large
 
 
 def ask(widget, **value):
@@ -34,13 +36,53 @@ def stage(document):
 
 
 def test_a_document_arrives_without_details(stage, document):
-    """The trait holds compact rows whatever was published."""
+    """The first message is whole and compact, whatever was published."""
     publisher, _, _ = stage
     publisher.publish(lambda: document)
     publisher.flush()
+    shown = apply({}, publisher.widget.changes)
 
-    assert publisher.widget.doc["nodes"] == document["nodes"]
-    assert publisher.widget.doc["details"] == {}
+    assert shown["nodes"] == document["nodes"]
+    assert shown["details"] == {}
+
+
+def test_later_documents_arrive_as_changes(stage, document):
+    """What did not change is not sent again; a page opened late is given all of it."""
+    publisher, _, _ = stage
+    publisher.publish(document)
+    publisher.flush()
+    publisher.publish({**document, "state": "guarding"})
+    publisher.flush()
+
+    assert publisher.widget.changes == {"seq": 2, "of": 1, "set": {"state": "guarding"}}
+    assert apply({}, publisher.widget.get_state()["doc"])["state"] == "guarding"
+
+
+def test_a_tree_too_large_for_one_message_arrives_in_full(stage):
+    """What a message leaves out follows by itself, without another publish."""
+    publisher, _, _ = stage
+    run = large(600)
+    publisher.publish({**run, "nodes": [], "costs": []})
+    publisher.flush()
+    publisher.publish(run)
+    publisher.flush()
+
+    assert publisher.widget.changes["seq"] > 2
+    shown = apply({}, publisher.widget.get_state()["doc"])
+    assert [row["id"] for row in shown["nodes"]] == [row["id"] for row in run["nodes"]]
+
+
+def test_a_page_that_missed_a_message_is_sent_the_whole(stage, document, monkeypatch):
+    """Servers drop messages under load: the page says so, and gets everything once more."""
+    publisher, _, _ = stage
+    publisher.publish(document)
+    publisher.flush()
+    sent = []
+    monkeypatch.setattr(publisher.widget, "send_state", sent.append)
+    ask(publisher.widget, whole_request={"n": "a.1"})
+    publisher.flush()
+
+    assert sent.count("doc") == 1
 
 
 def test_details_are_answered_by_id_on_the_outbox_thread(stage, document):

@@ -280,6 +280,13 @@ export interface Details {
   bandwidth_gbs?: Figure;
   roofline_share?: Figure;
   repeatable?: boolean | null;
+  launch?: Launch | null;
+  /**
+   * Fields that were emptied or thinned out to keep the document small; the run's store has them.
+   *
+   * @maxItems 20
+   */
+  left_out?: string[];
   /**
    * What a language model was asked for this node; empty for other proposers.
    */
@@ -312,6 +319,34 @@ export interface Timing {
    * @maxItems 10000
    */
   against_samples_us: Figure[];
+}
+/**
+ * The launch plan for the target's captured inputs.
+ */
+export interface Launch {
+  /**
+   * @maxItems 64
+   */
+  calls: Launched[];
+  symbols: {
+    [k: string]: Figure;
+  };
+  scratch_bytes: Count;
+}
+/**
+ * One launch with its sizes worked out; a C++ entry has grid and block 1.
+ */
+export interface Launched {
+  name: string;
+  /**
+   * @maxItems 3
+   */
+  grid: Count[];
+  /**
+   * @maxItems 3
+   */
+  block: Count[];
+  shared: Count;
 }
 /**
  * What a proposal cost. An open or lost call stands with the most that it may have cost.
