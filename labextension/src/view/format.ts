@@ -1,6 +1,6 @@
 /** Figures as people read them. Every function takes null for "not measured". */
 
-const NONE = "–";
+export const NONE = "–";
 
 /** 2.314 → `2.31×`. */
 export function ratio(value: number | null | undefined): string {
@@ -21,6 +21,12 @@ export function time(us: number | null | undefined): string {
   if (us < 10_000) return `${us < 100 ? us.toFixed(1) : us.toFixed(0)} µs`;
   if (us < 10_000_000) return `${(us / 1000).toFixed(1)} ms`;
   return `${(us / 1_000_000).toFixed(1)} s`;
+}
+
+/** A difference of times with its sign: `−4.7 ms`. */
+export function change(us: number | null | undefined): string {
+  if (us == null) return NONE;
+  return us === 0 ? "0" : `${us < 0 ? "−" : "+"}${time(Math.abs(us))}`;
 }
 
 /** 0.314 → `31.4%`. */
@@ -51,7 +57,12 @@ export function error(value: number | null | undefined): string {
   return value === 0 ? "0" : value.toExponential(1);
 }
 
-/** `1 kernel`, `2 kernels`. */
-export function count(n: number, noun: string): string {
-  return `${n} ${noun}${n === 1 ? "" : "s"}`;
+/** `1 kernel`, `2 kernels`, `12,000 kernels`. */
+export function count(n: number, noun: string, plural = `${noun}s`): string {
+  return `${thousands(n)} ${n === 1 ? noun : plural}`;
+}
+
+/** 12000 → `12,000`. */
+export function thousands(n: number): string {
+  return String(n).replace(/\B(?=(\d{3})+$)/g, ",");
 }

@@ -1,0 +1,7 @@
+/** The JupyterLab extension: plugins that JupyterLab and Notebook start. */
+import kernels from "./lab/kernels";
+import runs from "./lab/runs";
+import start from "./lab/start";
+import viewer from "./lab/viewer";
+
+export default [viewer, runs, start, kernels];

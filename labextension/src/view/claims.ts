@@ -1,0 +1,135 @@
+/**
+ * What figures allow to say, in words. Python's twin is `kforge_nb/view/claims.py`.
+ *
+ * A gain is claimed only where the whole interval lies above 1: anything else reads as a difference
+ * that was not shown, however large the figure in its middle is.
+ */
+import type { Decision, Fidelity, RunDocument, Target } from "./document";
+import * as format from "./format";
+
+/** The figures of a comparison, as rows of the document have them. */
+export interface Compared {
+  ratio: number | null;
+  low: number | null;
+  high: number | null;
+}
+
+export type Shown = "faster" | "slower" | "same" | "open" | "none";
+
+/** Intervals nearer to 1 than three digits can tell say nothing. */
+const HAIR = 0.0005;
+
+/** What an interval shows; `open` has a figure without an interval, `none` no figure. */
+export function shown(row: Compared | null | undefined): Shown {
+  if (row?.ratio == null) return "none";
+  if (row.low === null || row.high === null) return "open";
+  if (row.low > 1 + HAIR) return "faster";
+  return row.high < 1 - HAIR ? "slower" : "same";
+}
+
+export interface Claim {
+  figure: string;
+  spread: string;
+  link: string;
+}
+
+const LINKS: Record<Shown, string> = {
+  faster: "over",
+  slower: "the speed of",
+  same: "against",
+  open: "against",
+  none: "against",
+};
+
+/** A comparison in three parts, to be followed by what it is against. */
+export function claim(row: Compared | null | undefined): Claim {
+  const what = shown(row);
+  const link = LINKS[what];
+  if (row == null || what === "none") return { figure: "not measured", spread: "", link };
+  if (what === "open") return { figure: format.ratio(row.ratio), spread: "(no interval)", link };
+  const { figure, spread } = figures(row);
+  const lead = { faster: figure, slower: `slower: ${figure}`, same: "no difference shown" }[what];
+  return { figure: lead, spread: `(${spread})`, link };
+}
+
+/** The same as one text. */
+export function versus(row: Compared | null | undefined, what: string): string {
+  const { figure, spread, link } = claim(row);
+  return [figure, spread, link, what].filter((part) => part !== "").join(" ");
+}
+
+/** Ratio and interval apart; a third digit where two would hide on which side of 1 an end lies. */
+export function figures(row: Compared): { figure: string; spread: string } {
+  if (row.low === null || row.high === null) return { figure: format.ratio(row.ratio), spread: "" };
+  const ends = [row.low, row.high];
+  if (!ends.some((end) => end?.toFixed(2) === "1.00")) {
+    return { figure: format.ratio(row.ratio), spread: format.interval(row.low, row.high) };
+  }
+  const digits = (value: number | null): string => value?.toFixed(3) ?? format.NONE;
+  return { figure: `${digits(row.ratio)}×`, spread: ends.map(digits).join(" to ") };
+}
+
+/** Ratio and interval for a table: `2.31× (2.27 to 2.35)`. */
+export function measured(row: Compared | null | undefined): string {
+  if (row?.ratio == null) return format.NONE;
+  const { figure, spread } = figures(row);
+  return spread === "" ? figure : `${figure} (${spread})`;
+}
+
+/** What the guard did with a target and why, with a sign before it. */
+export function decision({ installed, reason }: Decision): { verdict: string; why: string } {
+  const why = reason.replace(/^(kept original)?(replaced)?[: ]*/, "");
+  return { verdict: installed ? "● replaced" : "○ kept original", why };
+}
+
+/** Output error against eager's own. */
+export function fidelity(found: Fidelity | null): string {
+  if (found === null) return "not measured";
+  if (found["infinite"] === true) return "an error where eager has none";
+  return found.ratio === null ? "not measured" : `${format.ratio(found.ratio)} eager's error`;
+}
+
+/** What became of an installed kernel at run time; empty where nothing was counted. */
+export function counted(found: Decision["counters"]): string {
+  if (found == null) return "";
+  const fallbacks = Object.entries(found.fallbacks).filter(([, n]) => n > 0);
+  const total = fallbacks.reduce((sum, [, n]) => sum + n, 0);
+  const why = fallbacks.map(([reason, n]) => `${reason} ${format.thousands(n)}`).join(", ");
+  const ran = found.launches + found.replayed > 0;
+  if (!ran && total === 0) return found.note === "" ? "not called yet" : `off: ${found.note}`;
+  return [
+    format.count(found.launches, "launch", "launches"),
+    found.replayed > 0 ? `${format.thousands(found.replayed)} more in CUDA graphs` : "",
+    total === 0 ? "no fallback" : `${format.count(total, "fallback")}: ${why}`,
+    found.note === "" ? "" : `off: ${found.note}`,
+  ]
+    .filter((part) => part !== "")
+    .join(", ");
+}
+
+/** What became of a target, in words. */
+export function state(target: Target, tried: number): string {
+  const reason = target.state_reason;
+  if (target.vendor && tried === 0) return reason || "not searched (vendor op)";
+  const words = tried === 0 ? target.state : `${target.state}, ${format.count(tried, "candidate")}`;
+  return reason === "" ? words : `${words}: ${reason}`;
+}
+
+/** What being launch-bound means and what to do about it; empty where the run is not. */
+export function launchBound(document: RunDocument): string {
+  const { launch_bound: bound, wall_us: wall, device_us: busy } = document.workload;
+  if (bound !== true) return "";
+  const cpu = document.device["kind"] === "cpu";
+  const who = cpu ? "its operators work" : "the device works";
+  const figures =
+    wall === null || busy === null
+      ? ""
+      : ` One run takes ${format.time(wall)}, and ${who} for ${format.time(busy)} of it.`;
+  const cure = cpu
+    ? "a rest that fuses (--rest inductor), a larger batch, or fewer and larger operators"
+    : "a rest with CUDA graphs (--rest auto measures them), a larger batch, or fewer and larger operators";
+  return (
+    `Launch-bound: most of the time goes to Python and to launching, not to computing.${figures} ` +
+    `Faster kernels alone change little here; what helps is ${cure}.`
+  );
+}
