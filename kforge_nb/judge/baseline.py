@@ -18,7 +18,7 @@ from typing import Any
 from kforge_nb.errors import KForgeError, MissingTool
 from kforge_nb.judge.process import Child, Gone, TooSlow
 from kforge_nb.judge.regions import Region
-from kforge_nb.judge.runner_handle import timing_environment
+from kforge_nb.judge.runner_handle import PYTHON_SPINS, timing_environment
 from kforge_nb.settings import open_environment
 
 __all__ = ["BaselineWorker", "OutOfDeviceMemory"]
@@ -39,7 +39,8 @@ class BaselineWorker:
         self._lock = threading.Lock()
         self._log = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 - lives as long as self
         package_home = str(Path(__file__).resolve().parents[2])
-        environment = {**open_environment(), **timing_environment(threads), **(extra or {})}
+        environment = {**open_environment(), **timing_environment(threads, PYTHON_SPINS)}
+        environment |= extra or {}
         environment["PYTHONPATH"] = os.pathsep.join(
             filter(None, [package_home, os.environ.get("PYTHONPATH")])
         )

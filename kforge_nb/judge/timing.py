@@ -1,8 +1,9 @@
 """Interleaved timing of a candidate against one baseline, decided on the judge's own clock.
 
 Pairs of batches run next to each other, in random order, on the same input slots, which got new
-values just before. While one side runs, the other is frozen, so nobody spins or works behind the
-other's back. The cost of an empty exchange on each side is measured and taken off. Outputs of
+values just before. While one side runs, the other waits for its next command; what the candidate's
+process computes meanwhile, beyond the short wait of idle OpenMP threads, counts against it. The
+cost of an empty exchange on each side is measured and taken off. Outputs of
 random timed calls are kept with their inputs, to be checked when the clock no longer runs.
 """
 

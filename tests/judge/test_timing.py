@@ -14,9 +14,16 @@ from kforge_nb.judge.cases import secret_generator
 from kforge_nb.judge.evaluation import Comparison, Verdict
 from kforge_nb.judge.physics import floor_seconds, moved_bytes
 from kforge_nb.judge.ruling import merged, rule
+from kforge_nb.judge.runner_handle import timing_environment
 from kforge_nb.judge.slots import TimedInputs
 from kforge_nb.judge.statistics import Interval
-from kforge_nb.judge.timing import Plan, Session, run_session
+from kforge_nb.judge.timing import (
+    SETTLE_SECONDS,
+    SPIN_SECONDS,
+    Plan,
+    Session,
+    run_session,
+)
 from kforge_nb.profile.calibration import Calibration
 from kforge_nb.targets.target import Target, TensorSpec
 
@@ -221,3 +228,10 @@ def test_a_handful_of_slow_pairs_is_ruled_by_what_was_seen():
         assert ruled.verdict is verdict, ruled.reason
         assert 0 < found.low <= found.high < 100
         assert "seen" in ruled.reason
+
+
+def test_idle_threads_fall_asleep_within_what_they_are_allowed():
+    """Also where a busy hypervisor makes each turn of a waiting thread fifteen times as long."""
+    turn = 15 * 13e-9  # seconds: a turn was seen to take 13 ns, and up to fifteen times that
+    assert int(timing_environment(2)["GOMP_SPINCOUNT"]) * turn < SPIN_SECONDS / 2
+    assert SPIN_SECONDS < SETTLE_SECONDS

@@ -26,6 +26,7 @@ from kforge_nb.judge.extension.ops import ExtensionOp, NotCapturable, WrongOutpu
 from kforge_nb.judge.protocol import Op, Reply
 from kforge_nb.judge.regions import Buffer, InputLayout, OutputLayout, Region
 from kforge_nb.judge.runner_handle import (
+    PYTHON_SPINS,
     Limits,
     RunnerFailed,
     RunnerHandle,
@@ -109,7 +110,11 @@ def readable(library: Path, device: str) -> tuple[str, ...]:
 def worker_environment(threads: int) -> dict[str, str]:
     """The whole environment of a process with Python and torch that runs somebody's code."""
     environment = {k: os.environ[k] for k in _KEPT if k in os.environ}
-    environment |= {**timing_environment(threads), "CUDA_CACHE_DISABLE": "1", "HOME": "/"}
+    environment |= {
+        **timing_environment(threads, PYTHON_SPINS),
+        "CUDA_CACHE_DISABLE": "1",
+        "HOME": "/",
+    }
     return {**environment, "PATH": "/usr/bin:/bin"}
 
 
