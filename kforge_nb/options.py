@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable, Mapping
-from dataclasses import MISSING, dataclass, field, fields
+from dataclasses import MISSING, dataclass, field, fields, replace
 from os import PathLike
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,8 @@ __all__ = [
 
 PROPOSERS = ("recipes", "openai", "paste", "replay", "manual")
 RESTS = ("auto", "eager", "inductor", "cudagraphs", "inductor-cudagraphs")
+PATIENCE = 12
+"""Candidates in a row without a new best after which a search that costs nothing gives up."""
 
 
 def _option(default: Any, help_text: str, kind: type, **extra: Any) -> Any:
@@ -117,8 +119,12 @@ class OptimizeOptions:
         float,
         low=0,
     )
-    patience: int = _option(
-        12, "a target stops after so many candidates without a new best", int, low=1
+    patience: int | None = _option(
+        None,
+        "a target stops after so many candidates without a new best; left out, it is 12, and "
+        "there is no such limit where calls cost money: there the worth of the next call decides",
+        int,
+        low=1,
     )
     baseline: str = _option(
         "compile",
@@ -162,7 +168,15 @@ class OptimizeOptions:
             chosen[name] = known[name].check(value)
         for name, spec in known.items():
             chosen.setdefault(name, spec.default)
-        return cls(**chosen)
+        found = cls(**chosen)
+        if found.patience is None and not found.paid:
+            return replace(found, patience=PATIENCE)
+        return found
+
+    @property
+    def paid(self) -> bool:
+        """Whether calls cost money: those of an endpoint that is not one's own."""
+        return self.proposer == "openai" and not self.price_in == self.price_out == 0
 
     def to_document(self) -> dict[str, Any]:
         """Plain JSON for the store; ``of`` reads it back."""

@@ -43,7 +43,7 @@ def state_of(work: Work) -> allocate.TargetState:
     )
 
 
-def rules_of(work: Work, patience: int) -> stopping.TargetRules:
+def rules_of(work: Work, patience: int | None) -> stopping.TargetRules:
     """When a target has had enough; a roofline that does not bind ends no search."""
     share = stopping.best_share(work.tree) or 0.0
     if work.headroom is None or share > BEYOND:

@@ -50,7 +50,6 @@ def _judge(options: OptimizeOptions) -> Any:
             granularity=options.granularity,
             seed=options.seed,
             threads=torch.get_num_threads(),
-            patience=options.patience,
             allow_host_code=options.allow_host_code,
         )
         folder = record.folder / "judge"

@@ -241,3 +241,29 @@ def test_what_is_not_said_of_a_model_is_an_error_before_the_first_call(given, wo
     """Neither the model nor its price is guessed."""
     with pytest.raises(BadInput, match=words):
         make_writer(OptimizeOptions.of({**PAID, **given}))
+
+
+def many_in_vain(paid, **options):
+    """The document of a run on one target whose first kernel stays the best, and much is tried."""
+    paid.judge.ratios = [1.5, *[1.2] * 60]
+    return finish(paid.paid_conductor(budget=25, targets=1, parallel=1, **options))
+
+
+def test_attempts_in_vain_do_not_end_a_target_whose_calls_cost_money(paid):
+    """What a call is worth decides there: after 12 in vain the run still asks."""
+    paid.serve()
+    document = many_in_vain(paid, price_in=0.001, price_out=0.001)
+
+    assert len(document["nodes"]) == 25
+    assert "in a row" not in json.dumps(document["targets"])
+
+
+@pytest.mark.parametrize("limit", [{"patience": 4}, {"price_in": 0.0, "price_out": 0.0}], ids=str)
+def test_patience_holds_where_it_is_asked_for_or_calls_are_free(paid, limit):
+    """The user's own limit counts in a paid run too, and 12 where an endpoint is one's own."""
+    paid.serve()
+    document = many_in_vain(paid, **limit)
+
+    row = f"{limit.get('patience', 12)} candidates in a row"
+    assert row in json.dumps(document["targets"])
+    assert len(document["nodes"]) < 20
