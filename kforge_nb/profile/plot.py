@@ -20,7 +20,7 @@ def plot_profile(profile: Profile, ax: Axes | None = None, limit: int = 15) -> A
     """Horizontal bars of share (percent), largest on top; returns the axes.
 
     A target's bar is split into the time at its roofline and the time above it; vendor operators
-    are grey. Raises MissingTool where matplotlib is not installed.
+    are grey and hatched. Raises MissingTool where matplotlib is not installed.
     """
     if ax is None:
         try:
@@ -34,8 +34,9 @@ def plot_profile(profile: Profile, ax: Axes | None = None, limit: int = 15) -> A
     needed = [s / (r.headroom or 1.0) for s, r in zip(shares, rows, strict=True)]
     above = [s - n for s, n in zip(shares, needed, strict=True)]
     colours = [_VENDOR if r.vendor else _ROOF for r in rows]
-    ax.barh(places, needed, color=colours, label="at the roofline")
-    ax.barh(places, above, left=needed, color=_ABOVE, label="above it", alpha=0.9)
+    hatches = ["////" if r.vendor else "" for r in rows]
+    ax.barh(places, needed, color=colours, hatch=hatches, label="at the roofline")
+    ax.barh(places, above, left=needed, color=_ABOVE, label="above it")
     ax.set_yticks(places, [f"{r.index} {r.name} (×{r.calls})" for r in rows])
     ax.invert_yaxis()
     ax.set_xlabel("share of the workload's time, %")

@@ -10,11 +10,14 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
+from kforge_nb.view import claims
+
 __all__ = [
     "Document",
     "Headline",
     "Point",
     "best_speedups",
+    "comparisons",
     "estimate",
     "headline",
     "progress",
@@ -25,6 +28,8 @@ __all__ = [
 ]
 
 Document = Mapping[str, Any]
+
+EAGER = "the untouched eager model"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +76,17 @@ def headline(document: Document) -> Headline:
         against.get("eager"),
         estimate(document["targets"], best_speedups(document["nodes"])),
     )
+
+
+def comparisons(lead: Headline) -> list[str]:
+    """What was measured of the whole model, against both baselines, in words."""
+    gives = " gives " if claims.shown(lead.over_eager) == "faster" else ": "
+    alone = f"rest {lead.rest} alone{gives}" if lead.nothing_won else ""
+    same = f"the same rest ({lead.rest}) without kernels"
+    return [
+        *([claims.versus(lead.over_empty, same)] if lead.over_empty else []),
+        *([alone + claims.versus(lead.over_eager, EAGER)] if lead.over_eager else []),
+    ]
 
 
 def best_speedups(nodes: Iterable[Mapping[str, Any]]) -> dict[int, float]:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import textwrap
+from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from kforge_nb.errors import BadInput, MissingTool
-from kforge_nb.view import facts, words
+from kforge_nb.errors import BadInput
+from kforge_nb.view import claims, facts, words, worth
 from kforge_nb.view.facts import Document
+from kforge_nb.view.plot_axes import axes, label_rows, plain, short
 from kforge_nb.view.svg import shown_target
 from kforge_nb.view.treelayout import arrange, path_to
 from kforge_nb.view.verdicts import GOOD, LOOKS, MUTE
@@ -17,45 +20,131 @@ if TYPE_CHECKING:
 __all__ = ["plot_cost", "plot_targets", "plot_tree"]
 
 ROWS = 15
+OUTER = "#dfe3e7"
+UNITS = {
+    "usd": "US dollars spent",
+    "calls": "calls of a language model",
+    "seconds": "seconds of search",
+    "judged": "candidates judged",
+}
 
 
-def plot_cost(document: Document, ax: Axes | None = None) -> Axes:
-    """Estimated whole-model gain against money, or against candidates where nothing was paid."""
-    ax = _axes(ax)
-    points = facts.progress(document)
-    paid = any(p.usd > 0 for p in points)
-    ax.step(
-        [0.0, *(p.usd if paid else p.judged for p in points)],
-        [1.0, *(p.gain for p in points)],
-        where="post",
-    )
-    measured = [r for r in document["whole"] if (r["name"], r["against"]) == ("guarded", "empty")]
-    for row, style in zip(measured, ("--", ":", "-.", (0, (1, 3))), strict=False):
+def plot_cost(
+    document: Document, ax: Axes | None = None, *, by: str | None = None, target: int | None = None
+) -> Axes:
+    """Gain against cost, with what equal budgets would have spent and what the guard measured.
+
+    ``by`` is ``usd``, ``calls``, ``seconds`` or ``judged``; None takes money where any was paid,
+    else judged candidates. The gain is the one expected of the whole model, or the speed-up of one
+    ``target`` alone. Raises BadInput for another unit or a target that the run does not have.
+    """
+    spots = worth.curve(document, target)
+    unit = by or ("usd" if spots[-1].usd > 0 else "judged")
+    if unit not in UNITS:
+        raise BadInput(f"cost can be drawn by {', '.join(UNITS)}, not by {unit!r}")
+    name = document["name"] if target is None else _named(document, target)
+    ax = axes(ax)
+    at = [getattr(spot, unit) for spot in spots]
+    ax.step(at, [spot.gain for spot in spots], where="post", color=GOOD, lw=2, label="best so far")
+    ax.plot(at[-1], spots[-1].gain, marker="o", color=GOOD, mfc="white", linestyle="none")
+    why = _end(document, target)
+    if why:
+        ax.annotate(
+            _wrapped(why), (at[-1], spots[-1].gain), xytext=(-6, -8), textcoords="offset points",
+            ha="right", va="top", fontsize=7.5,
+        )  # fmt: skip
+    if target is None:
+        _equal_budgets(ax, document, unit)
+        _measured(ax, document)
+    ax.set_xlabel(UNITS[unit])
+    ax.set_ylabel("whole-model gain, expected (×)" if target is None else "speed-up over eager (×)")
+    ax.set_title(f"{name}: gain against cost")
+    ax.legend(frameon=False, fontsize=8)
+    plain(ax)
+    return ax
+
+
+def _named(document: Document, target: int) -> str:
+    for row in document["targets"]:
+        if row["index"] == target:
+            return f"{document['name']}, {target} {row['name']}"
+    raise BadInput(f"run {document['name']} has no target {target}")
+
+
+def _end(document: Document, target: int | None) -> str:
+    """Why the search ended there, where it has."""
+    if target is not None:
+        row = next(t for t in document["targets"] if t["index"] == target)
+        return str(row["state_reason"])
+    return "" if facts.running(document) else str(document["state_reason"])
+
+
+def _wrapped(text: str) -> str:
+    return "\n".join(textwrap.wrap(text, 34)[:3])
+
+
+def _equal_budgets(ax: Any, document: Document, unit: str) -> None:
+    """What the same number of candidates for every target would have spent, dashed."""
+    equal = worth.uniform(document)
+    if equal is not None:
+        at, gains = zip(*((getattr(s, unit), s.gain) for s in equal.spots), strict=True)
+        label = "equal budgets, estimated"
+        ax.step(at, gains, where="post", color=MUTE, lw=1.5, linestyle="--", label=label)
+
+
+def _measured(ax: Any, document: Document) -> None:
+    """What the guard measured, each rest a line of its own, named with its interval."""
+    rows = [r for r in document["whole"] if (r["name"], r["against"]) == ("guarded", "empty")]
+    for row, style in zip(rows, (":", "-.", (0, (1, 3)), (0, (5, 1, 1, 1))), strict=False):
         if row["ratio"] is not None:
-            label = f"measured, rest {row['rest']}: {words.row_interval(row)}"
-            ax.axhline(row["ratio"], color=GOOD, linestyle=style, label=label)
-            ax.legend()
-    ax.set_xlabel("US dollars spent" if paid else "candidates judged")
-    ax.set_ylabel("whole-model gain, estimated")
-    ax.set_title(f"{document['name']}: gain against cost")
-    return ax
+            label = f"measured, rest {row['rest']}: {claims.measured(row)}"
+            ax.axhline(row["ratio"], color="black", linestyle=style, lw=1, label=label)
 
 
-def plot_targets(document: Document, ax: Axes | None = None) -> Axes:
-    """Share of the time of each target, and what is left of it with the best candidate."""
-    ax = _axes(ax)
-    ranked = facts.ranked_targets(document)[:ROWS]
-    best = facts.best_speedups(document["nodes"])
-    names = [f"{t['index']} {t['name']}" for t in ranked]
+def plot_targets(document: Document, ax: Axes | None = None, *, limit: int = ROWS) -> Axes:
+    """Share of the time of each target, what is left of it, and what its roofline needs.
+
+    Bars are percent of the workload's time: the outer one eager (hatched for vendor operators), the
+    inner one with the best candidate (its 95% interval as a whisker), the line the roofline.
+    Largest shares first.
+    """
+    ranked = facts.ranked_targets(document)[:limit]
+    ax = axes(ax, len(ranked))
+    nodes = {node["id"]: node for node in document["nodes"]}
     shares = [(t["share"] or 0.0) * 100 for t in ranked]
-    left = [s / best.get(t["index"], 1.0) for s, t in zip(shares, ranked, strict=True)]
-    ax.barh(names, shares, color=MUTE, alpha=0.5, label="eager")
-    ax.barh(names, left, color=GOOD, height=0.4, label="with the best candidate")
-    ax.invert_yaxis()
-    ax.set_xlabel("% of the workload's time")
+    best = [nodes.get(t["best"] or "") for t in ranked]
+    left = [
+        share / node["speedup"] if node and node["speedup"] else 0.0
+        for share, node in zip(shares, best, strict=True)
+    ]
+    rows = range(len(ranked))
+    hatches = ["////" if t["vendor"] else "" for t in ranked]
+    ax.barh(rows, shares, height=0.7, color=OUTER, edgecolor=MUTE, hatch=hatches, label="eager")
+    ax.barh(rows, left, height=0.34, color=GOOD, label="best kernel")
+    for row, (share, node) in enumerate(zip(shares, best, strict=True)):
+        if node is not None and node["low"] and node["high"]:
+            ax.plot([share / node["high"], share / node["low"]], [row, row], color="black", lw=1.2)
+    roofs = [
+        s / t["headroom"] if t["headroom"] else None for s, t in zip(shares, ranked, strict=True)
+    ]
+    at = [(roof, row) for row, roof in enumerate(roofs) if roof is not None]
+    if at:
+        xs, ys = zip(*at, strict=True)
+        ax.plot(
+            xs, ys, marker="|", ms=13, mew=1.5, color="black", linestyle="none", label="roofline"
+        )
+    label_rows(ax, [_row_name(t) for t in ranked])
+    ax.set_xlim(left=0)
+    ax.set_xlabel("share of the workload's time (%)")
     ax.set_title(f"{document['name']}: targets")
-    ax.legend()
+    if ranked:
+        ax.legend(frameon=False, loc="lower right")
+    plain(ax)
     return ax
+
+
+def _row_name(target: Mapping[str, Any]) -> str:
+    return short(f"{target['index']} {target['name']}") + (" (vendor)" if target["vendor"] else "")
 
 
 def plot_tree(document: Document, target: int | None = None, ax: Axes | None = None) -> Axes:
@@ -69,7 +158,7 @@ def plot_tree(document: Document, target: int | None = None, ax: Axes | None = N
         if target is None:
             raise BadInput(f"run {document['name']} has judged no candidate, so there is no tree")
         raise BadInput(f"Target {target} has no candidates to draw; run optimize first")
-    ax = _axes(ax)
+    ax = axes(ax)
     places, root = arrange(nodes)
     path = path_to(nodes, chosen["best"])
     at: dict[str | None, tuple[float, float]] = {None: (root, 0.0)}
@@ -84,16 +173,10 @@ def plot_tree(document: Document, target: int | None = None, ax: Axes | None = N
         ax.plot(x, y, marker=look.marker, color=look.colour, zorder=2)
         text = look.word if node["speedup"] is None else words.ratio(node["speedup"])
         ax.annotate(text, (x, y), xytext=(7, -3), textcoords="offset points", fontsize=7)
+    seen = {LOOKS[node["verdict"]] for node in nodes}
+    for look in sorted(seen, key=lambda found: found.word):
+        ax.plot([], [], marker=look.marker, color=look.colour, linestyle="none", label=look.word)
+    ax.legend(frameon=False, fontsize=7, loc="best")
     ax.set_title(f"{document['name']}: tree of {chosen['index']} {chosen['name']}")
     ax.set_axis_off()
     return ax
-
-
-def _axes(ax: Axes | None) -> Any:
-    if ax is not None:
-        return ax
-    try:
-        from matplotlib import pyplot
-    except ImportError:
-        raise MissingTool("Plots need matplotlib: pip install matplotlib") from None
-    return pyplot.subplots(layout="constrained")[1]

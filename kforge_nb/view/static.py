@@ -10,7 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from kforge_nb.view import facts, words
+from kforge_nb.view import claims, facts, words
+from kforge_nb.view.entries import change_us, has_evidence, ranked_decisions, whole_entries
 from kforge_nb.view.facts import Document
 from kforge_nb.view.payload import for_notebook
 from kforge_nb.view.svg import cost_svg, to_svg
@@ -22,6 +23,7 @@ __all__ = ["MIME", "bundle", "to_html", "to_svg"]
 MIME = "application/vnd.kforge.run+json"
 LARGEST_TREE = 150
 ROWS = 60
+FEW = 4
 _CELL = "padding:2px 10px;vertical-align:top"
 _TEXT = f"text-align:left;{_CELL}"
 _NUMBER = f"text-align:right;white-space:nowrap;{_CELL}"
@@ -58,41 +60,46 @@ def _headline(document: Document) -> str:
     if lead.nothing_won:
         big, after = "0 replaced", "nothing won inside the model"
     elif row is not None:
-        big, after = words.ratio(row["ratio"]), words.interval(row["low"], row["high"])
+        big, after, _ = claims.claim(row)
+    elif lead.estimate is not None and lead.estimate > 1:
+        big, after = f"≈ {words.ratio(lead.estimate)}", "estimated, not yet measured in the model"
     else:
-        big, after = words.ratio(lead.estimate), "estimated, not yet measured in the model"
-    usd, calls = facts.spent(document)
-    waiting = document["progress"]["prompts"]
-    installed = sum(1 for d in document["decisions"] if d["installed"])
-    alone = f"rest {lead.rest} alone gives " if lead.nothing_won else ""
-    lines = [
-        f"{words.row_interval(lead.over_empty)} over the same rest ({lead.rest}) without kernels"
-        if lead.over_empty
-        else "",
-        f"{alone}{words.row_interval(lead.over_eager)} over the untouched eager model"
-        if lead.over_eager
-        else "",
-        f"{installed} of {len(document['decisions'])} targets replaced"
-        if document["decisions"]
-        else "",
-        f"output error {words.ratio(document['fidelity']['ratio'])} eager's own"
-        if document["fidelity"]
-        else "",
-        f"{words.count(document['progress']['judged'], 'candidate')} judged",
-        words.paid(usd, calls, facts.saved_ms(document)),
-        f"{words.count(waiting, 'prompt')} to answer: see run.prompts" if waiting else "",
-    ]
+        big, after = "no gain yet", "no candidate is faster so far; nothing is estimated"
     state = escape(f"Run {document['name']}, {words.ended(document, ': ')}")
     return (
         f"<p><strong>{state}</strong></p>"
         f'<p><span style="font-size:1.8em;font-weight:600">{escape(big)}</span> {escape(after)}'
-        f"<br>{escape(' · '.join(line for line in lines if line))}</p>"
+        f"<br>{escape(' · '.join(_lines(document, lead)))}</p>{_bound(document)}"
     )
+
+
+def _lines(document: Document, lead: facts.Headline) -> list[str]:
+    """What stands below the figure: both comparisons, decisions, fidelity, money."""
+    usd, calls = facts.spent(document)
+    waiting = document["progress"]["prompts"]
+    installed = sum(1 for d in document["decisions"] if d["installed"])
+    lines = [
+        *facts.comparisons(lead),
+        f"{installed} of {len(document['decisions'])} targets replaced"
+        if document["decisions"]
+        else "",
+        f"fidelity {claims.fidelity(document['fidelity'])}" if document["fidelity"] else "",
+        f"{words.count(document['progress']['judged'], 'candidate')} judged",
+        words.paid(usd, calls, facts.saved_ms(document)),
+        f"{words.count(waiting, 'prompt')} to answer: see run.prompts" if waiting else "",
+    ]
+    return [line for line in lines if line]
+
+
+def _bound(document: Document) -> str:
+    text = claims.launch_bound(document)
+    return f"<p>{escape(text)}</p>" if text else ""
 
 
 def _targets(document: Document) -> str:
     tried = Counter(node["target"] for node in document["nodes"])
     nodes = {node["id"]: node for node in document["nodes"]}
+    replaced = {d["target"] for d in document["decisions"] if d["installed"]}
     rows = []
     for target in facts.ranked_targets(document):
         best: Mapping[str, Any] = nodes.get(target["best"] or "", {})
@@ -106,7 +113,8 @@ def _targets(document: Document) -> str:
                 words.time(best.get("ours_us")),
                 f"{words.ratio(best.get('speedup'))} "
                 f"{words.interval(best.get('low'), best.get('high'))}".strip(),
-                words.state(target, tried[target["index"]]),
+                ("replaced, " if target["index"] in replaced else "")
+                + words.state(target, tried[target["index"]]),
             ]
         )
     head = ["target", "variant", "share", "calls", "eager", "best", "speed-up", "state"]
@@ -114,38 +122,56 @@ def _targets(document: Document) -> str:
 
 
 def _decisions(document: Document) -> str:
+    """Decisions about targets that had a kernel to try; the others are counted."""
     names = {t["index"]: t["name"] for t in document["targets"]}
+    ranked = ranked_decisions(document)
+    shown = [d for d in ranked if has_evidence(d)]
+    if len(ranked) - len(shown) < FEW:
+        shown = ranked
+    counted = any(d.get("counters") for d in shown)
     rows = [
         [
             f"{d['target']} {names.get(d['target'], d['fingerprint'][:12])}",
-            words.row_interval(d["isolated"]),
-            words.row_interval(d["in_model"]),
             words.decision(d),
+            claims.measured(d["isolated"]),
+            claims.measured(d["in_model"]),
+            words.change(change_us(d)),
+            *([claims.counted(d.get("counters")) or words.NONE] if counted else []),
         ]
-        for d in document["decisions"]
+        for d in shown
     ]
-    return _table("Guard", ["target", "alone", "in the model", "decision"], rows, numbers={1, 2})
+    head = ["target", "decision", "alone", "in the model", "a run"]
+    table = _table("Guard", [*head, *(["at run time"] if counted else [])], rows, numbers={2, 3, 4})
+    left = len(ranked) - len(shown)
+    more = f"<p>{left} more kept original without a kernel to try.</p>" if left else ""
+    return table + more
 
 
 def _whole(document: Document) -> str:
     rows = [
         [
-            row["name"],
-            row["rest"],
-            row["against"],
-            words.time(row["against_us"]),
-            words.time(row["ours_us"]),
-            words.row_interval(row),
+            f"{entry.label}{' (recommended)' if entry.recommended else ''}",
+            words.time(entry.us),
+            _compared(entry.over_eager),
+            _compared(entry.over_empty),
+            _compared(entry.over_compile),
         ]
-        for row in document["whole"]
+        for entry in whole_entries(document)
     ]
-    head = ["model", "rest", "against", "before", "after", "ratio"]
-    table = _table("Whole model", head, rows, numbers={3, 4, 5})
+    over = ["over the untouched model", "over the same rest alone", "over torch.compile"]
+    table = _table("The whole model, one run", ["model", "time", *over], rows, numbers={1, 2, 3, 4})
     advice = document["recommendation"]
     if not table or not advice:
         return table
-    text = f"Recommended rest: {advice['rest']}, {advice['reason']}"
-    return f"{table}<p>{escape(text)}</p>"
+    lead = "Recommended rest: " + advice["rest"]
+    if advice["rest"] == "none":
+        lead = "The guard recommends to leave the model alone"
+    text = escape(f"{lead}, {advice['reason']}")
+    return f"{table}<p>{text}</p>"
+
+
+def _compared(row: Mapping[str, Any] | None) -> str:
+    return words.NONE if row is None else f"{claims.claim(row).figure} {claims.claim(row).spread}"
 
 
 def _tree(document: Document) -> str:
@@ -156,9 +182,7 @@ def _tree(document: Document) -> str:
 
 
 def _notes(document: Document) -> str:
-    notes = list(document["workload"]["notes"])
-    if document["workload"]["launch_bound"]:
-        notes.append("Launch-bound: the model waits for its host, not for its device.")
+    notes = dict.fromkeys(document["workload"]["notes"])
     if not notes:
         return ""
     items = "".join(f"<li>{escape(note)}</li>" for note in notes)

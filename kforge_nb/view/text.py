@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from kforge_nb.view import facts, words
+from kforge_nb.view import claims, facts, words
+from kforge_nb.view.entries import has_evidence, ranked_decisions
 from kforge_nb.view.facts import Document
 
 __all__ = ["summary"]
@@ -25,22 +26,18 @@ def _headline(document: Document) -> str:
     lines = [f"run {document['name']}: {words.ended(document, ', ')}"]
     if lead.nothing_won:
         lines.append("  nothing won inside the model, so every target stays original")
-    elif lead.over_empty is not None:
-        lines.append(
-            f"  {words.row_interval(lead.over_empty)} over the same rest ({lead.rest}) "
-            "without kernels"
-        )
+    compared = facts.comparisons(lead)
     if lead.over_eager is not None:
         before, after = lead.over_eager["against_us"], lead.over_eager["ours_us"]
-        alone = f"rest {lead.rest} alone gives " if lead.nothing_won else ""
-        lines.append(
-            f"  {alone}{words.row_interval(lead.over_eager)} over the untouched eager model, "
-            f"{words.time(before)} → {words.time(after)}"
-        )
-    if lead.rest is None and lead.estimate is not None:
+        compared[-1] += f", {words.time(before)} → {words.time(after)}"
+    lines += [f"  {line}" for line in compared]
+    if not compared and not lead.nothing_won and lead.estimate is not None:
         lines.append(f"  {words.ratio(lead.estimate)} estimated, not yet measured in the model")
+    advice = document["recommendation"]
+    if advice and advice["rest"] == "none":
+        lines.append(f"  the guard recommends to leave the model alone: {advice['reason']}")
     if document["fidelity"] is not None:
-        lines.append(f"  output error {words.ratio(document['fidelity']['ratio'])} eager's own")
+        lines.append(f"  fidelity {claims.fidelity(document['fidelity'])}")
     usd, calls = facts.spent(document)
     paid = words.paid(usd, calls, facts.saved_ms(document))
     lines.append(f"  {words.count(document['progress']['judged'], 'candidate')} judged, {paid}")
@@ -72,12 +69,12 @@ def _targets(document: Document) -> str:
 def _decisions(document: Document) -> str:
     """Decisions about targets that had a candidate; the others are counted."""
     names = {t["index"]: t["name"] for t in document["targets"]}
-    tried = [d for d in document["decisions"] if d["node"] is not None or d["isolated"]]
+    tried = [d for d in ranked_decisions(document) if has_evidence(d)]
     rows = [
         (
             _short(f"{d['target']} {names.get(d['target'], d['fingerprint'][:12])}"),
-            f"alone {words.ratio((d['isolated'] or {}).get('ratio'))}",
-            f"in the model {words.ratio((d['in_model'] or {}).get('ratio'))}",
+            f"alone {claims.measured(d['isolated'])}",
+            f"in the model {claims.measured(d['in_model'])}",
             words.decision(d),
         )
         for d in tried
@@ -89,7 +86,9 @@ def _decisions(document: Document) -> str:
 
 def _notes(document: Document) -> str:
     """What the profile and the guard had to say about the workload."""
-    return "\n".join(f"note: {note}" for note in document["workload"]["notes"])
+    bound = claims.launch_bound(document)
+    notes = [*([bound] if bound else []), *document["workload"]["notes"]]
+    return "\n".join(f"note: {note}" for note in notes)
 
 
 def _align(rows: Sequence[Sequence[str]]) -> str:

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from typing import Any
 
 __all__ = [
+    "NONE",
+    "change",
     "count",
     "decision",
     "ended",
@@ -56,6 +58,13 @@ def time(us: float | None) -> str:
     return f"{us / 1000:.1f} ms" if us < 10_000_000 else f"{us / 1e6:.1f} s"
 
 
+def change(us: float | None) -> str:
+    """A difference of times with its sign: ``−4.7 ms``."""
+    if us is None:
+        return NONE
+    return f"{'−' if us < 0 else '+'}{time(abs(us))}" if us else "0"
+
+
 def percent(share: float | None) -> str:
     """0.314 becomes ``31.4%``."""
     return NONE if share is None else f"{share:.1%}"
@@ -74,9 +83,9 @@ def paid(usd: float, calls: int, saved_ms: float) -> str:
     return f"{money(usd)} for {count(calls, 'call')}{each}"
 
 
-def count(n: int, noun: str) -> str:
-    """``1 kernel``, ``2 kernels``."""
-    return f"{n} {noun}{'' if n == 1 else 's'}"
+def count(n: int, noun: str, plural: str = "") -> str:
+    """``1 kernel``, ``2 kernels``, ``12,000 kernels``."""
+    return f"{n:,} {noun if n == 1 else plural or noun + 's'}"
 
 
 def decision(row: Mapping[str, Any]) -> str:

@@ -10,6 +10,7 @@ test("figures are written as Python writes them", () => {
   for (const [value, text] of expected.time) expect(format.time(value as number)).toBe(text);
   for (const [value, text] of expected.money) expect(format.usd(value as number)).toBe(text);
   for (const [value, text] of expected.percent) expect(format.percent(value as number)).toBe(text);
+  for (const [value, text] of expected.change) expect(format.change(value as number)).toBe(text);
   for (const [low, high, text] of expected.interval) {
     expect(format.interval(low as number, high as number)).toBe(text);
   }

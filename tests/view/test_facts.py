@@ -7,19 +7,38 @@ from pathlib import Path
 
 import pytest
 
-from kforge_nb.view import facts, words
+from kforge_nb.view import claims, facts, words
 from kforge_nb.view.static import to_html
 from kforge_nb.view.text import summary
 
 EXPECTED = json.loads((Path(__file__).parent / "expected.json").read_text())
 
 
-@pytest.mark.parametrize("name", ["ratio", "time", "money", "percent", "interval"])
+@pytest.mark.parametrize("name", ["ratio", "time", "change", "money", "percent", "interval"])
 def test_figures_are_written_as_the_browser_writes_them(name):
     """One table holds Python's and the browser's words to the same texts."""
     write = getattr(words, name)
     for *values, text in EXPECTED[name]:
         assert text == write(*values)
+
+
+def test_claims_are_made_as_the_browser_makes_them(document):
+    """Comparisons, counters and the launch-bound banner read alike in Python and in the browser."""
+    for ratio, low, high, text in EXPECTED["versus"]:
+        assert claims.versus({"ratio": ratio, "low": low, "high": high}, "eager") == text
+    for case in EXPECTED["counted"]:
+        assert claims.counted(case["counters"]) == case["text"]
+    document["workload"]["launch_bound"] = True
+    document["device"] = {"kind": "cuda"}
+    assert claims.launch_bound(document) == EXPECTED["launch_bound"]
+
+
+@pytest.mark.parametrize("low", [0.2, 0.97, 1.0, 1.0004])
+def test_a_gain_is_claimed_only_where_the_whole_interval_lies_above_1(low):
+    """A middle of 9 with an end at 1 is no gain, and the text does not name the middle."""
+    said = claims.versus({"ratio": 9.0, "low": low, "high": 80.0}, "eager")
+    assert said.startswith("no difference shown")
+    assert "9.0" not in said
 
 
 def test_headline_takes_the_recommended_rest(document):

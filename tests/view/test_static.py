@@ -6,6 +6,9 @@ import json
 import re
 from html.parser import HTMLParser
 
+import pytest
+
+from kforge_nb.store.document import validate
 from kforge_nb.view.payload import for_notebook, for_widget, size
 from kforge_nb.view.static import MIME, bundle, to_html, to_svg
 from kforge_nb.view.text import summary
@@ -125,6 +128,64 @@ def test_where_nothing_won_the_headline_is_no_gain(document):
     assert "nothing won inside the model, so every target stays original" in summary(document)
 
 
+def test_an_interval_that_holds_1_is_no_gain(document):
+    """However large the middle is, a page that is read by others claims no more than was shown."""
+    for row in document["whole"]:
+        if row["against"] == "empty":
+            row.update(ratio=1.04, low=0.99, high=1.09)
+    for text in (Checked(to_html(document)).text, summary(document)):
+        assert "no difference shown (0.99 to 1.09) against the same rest (inductor)" in text
+        assert "1.04×" not in text
+
+
+def test_a_model_to_be_left_alone_is_told_so(document):
+    """The guard's advice against its own kernels is on the page and in the text."""
+    document["recommendation"] = {"rest": "none", "reason": "the untouched model is fastest"}
+    said = "guard recommends to leave the model alone"
+    assert f"{said}, the untouched model is fastest" in Checked(to_html(document)).text
+    assert f"{said}: the untouched model is fastest" in summary(document)
+
+
+def test_what_happened_at_run_time_stands_with_the_kernel(document):
+    """Launches and fallbacks are a column once the kernels were applied, and none before."""
+    assert "at run time" not in to_html(document)
+    counted = {"launches": 12, "replayed": 0, "copies": 0, "shadowed": 3, "note": ""}
+    document["decisions"][1]["counters"] = {**counted, "fallbacks": {"<b>another shape": 2}}
+    page = to_html(document)
+    assert "at run time" in page
+    assert "12 launches, 2 fallbacks: &lt;b&gt;another shape 2" in page
+
+
+def test_decisions_without_a_kernel_to_try_are_counted_not_listed(document):
+    """Of hundreds of targets a page lists those that have something to say."""
+    last = document["decisions"][3]
+    document["decisions"] += [{**last, "fingerprint": f"{i:064d}"} for i in range(20)]
+    page = Checked(to_html(document))
+    assert "21 more kept original without a kernel to try." in page.text
+    assert page.text.count("○ kept original") == 1
+
+
+@pytest.mark.parametrize("schema", ["kforge.run/1", "kforge.run/1.1"])
+def test_an_older_document_makes_the_same_page(document, schema):
+    """What older versions could not say is left out and not missed."""
+    old = json.loads(json.dumps({**document, "schema": schema}))
+    for decision in old["decisions"]:
+        decision.pop("counters", None)
+    assert to_html(validate(old)) == to_html(document)
+
+
+def test_nothing_measured_is_shown_as_nothing(document):
+    """Figures that are all null become dashes and no claim."""
+    for rows in (document["targets"], document["nodes"], document["whole"]):
+        for row in rows:
+            row.update({k: None for k, v in row.items() if isinstance(v, float)})
+    document["fidelity"] = document["recommendation"] = None
+    page = Checked(to_html(document)).text
+    assert "not measured" in page
+    assert "None" not in page + summary(document)
+    assert "nan" not in page
+
+
 def test_long_tables_end_with_a_count(document):
     """A model with hundreds of targets still makes a page that loads."""
     target = document["targets"][3]
@@ -174,8 +235,9 @@ def test_notes_of_the_workload_are_on_the_page_and_in_the_text(document):
 
     assert "Notes" in page.text
     assert page.text.count("the weights lie on several devices") == 1
-    assert "Launch-bound" in page.text
     assert "the weights lie on several devices" in summary(document)
+    for text in (page.text, summary(document)):
+        assert "One run takes 41.0 ms, and its operators work for 38.4 ms of it." in text
 
 
 def test_gain_against_money_is_drawn_where_money_was_spent(document):

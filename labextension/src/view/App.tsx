@@ -4,18 +4,21 @@ import { useEffect, useState } from "preact/hooks";
 import type { Prompt, RunSource } from "../source";
 import { Calls, Prompts } from "./Asking";
 import { Cost } from "./Cost";
+import costCss from "./cost.css";
 import type { RunDocument } from "./document";
 import { Guard } from "./Guard";
+import guardCss from "./guard.css";
 import { Headline } from "./Headline";
 import { NodePanel } from "./NodePanel";
 import { Notes } from "./Notes";
+import { filled } from "./older";
 import { Progress } from "./Progress";
 import progressCss from "./progress.css";
 import css from "./style.css";
 import { Targets } from "./Targets";
+import targetsCss from "./targets.css";
 import { Tell } from "./Tell";
 import { Tree } from "./Tree";
-import { Whole } from "./Whole";
 
 interface Shown {
   document: RunDocument | null;
@@ -24,7 +27,10 @@ interface Shown {
 
 /** Re-renders on each new snapshot of the source. */
 function useSnapshot(source: RunSource): Shown {
-  const read = (): Shown => ({ document: source.snapshot(), prompts: source.prompts?.() ?? [] });
+  const read = (): Shown => {
+    const newest = source.snapshot();
+    return { document: newest && filled(newest), prompts: source.prompts?.() ?? [] };
+  };
   const [shown, setShown] = useState(read);
   useEffect(() => {
     const update = (): void => setShown(read());
@@ -49,7 +55,8 @@ export function App({ source }: { source: RunSource }): JSX.Element {
   };
   return (
     <div class="kforge" role="region" aria-label={`Run ${document.name}`}>
-      <style>{css + progressCss}</style>
+      <style>{css + progressCss + costCss + targetsCss + guardCss}</style>
+      <Tell source={source} node={selected?.id ?? null} />
       <Headline document={document} />
       <Progress document={document} source={source} />
       <Calls calls={document.progress.calls} targets={document.targets} />
@@ -61,10 +68,7 @@ export function App({ source }: { source: RunSource }): JSX.Element {
           {selected !== undefined && <NodePanel key={selected.id} node={selected} source={source} />}
         </section>
       )}
-      <section class="kforge-two">
-        <Cost document={document} />
-        <Whole document={document} />
-      </section>
+      <Cost document={document} selected={shown?.index ?? null} onSelect={select} />
       <Guard document={document} />
       <Notes document={document} />
     </div>

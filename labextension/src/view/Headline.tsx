@@ -1,89 +1,137 @@
 /** The answer at a glance: what the whole model gained, against what, and what it took. */
 import type { ComponentChildren, JSX } from "preact";
+import * as claims from "./claims";
 import { headline, spent } from "./derive";
 import type { RunDocument, WholeRow } from "./document";
 import * as format from "./format";
 
 export function Headline({ document }: { document: RunDocument }): JSX.Element {
+  const bound = claims.launchBound(document);
   return (
     <>
       <header>
         <Gain document={document} />
         <Facts document={document} />
       </header>
-      {document.workload.launch_bound === true && (
-        <p class="kforge-banner">
-          Launch-bound: the model waits for its host, not for its device. Faster kernels alone
-          change little here; a rest with CUDA graphs does.
-        </p>
-      )}
+      {bound !== "" && <p class="kforge-banner">{bound}</p>}
     </>
   );
 }
 
+/** Two measured figures side by side, or one that says it is none. */
 function Gain({ document }: { document: RunDocument }): JSX.Element {
   const { nothingWon, overEmpty, overEager, rest, estimate } = headline(document);
-  const lead = overEmpty ?? overEager;
-  if (lead === null && !nothingWon) {
+  const eager = "the untouched eager model";
+  if (nothingWon) {
     return (
-      <div class="kforge-big">
-        {format.ratio(estimate)} <small>estimated for the whole model, not yet measured in it</small>
-      </div>
+      <>
+        <Stat figure="0 replaced" below="nothing won inside the model" />
+        {overEager && (
+          <Measured row={overEager} lead={`rest ${rest ?? ""} alone, `} what={eager} second />
+        )}
+      </>
     );
   }
+  if (overEmpty === null && overEager === null) return <Estimate gain={estimate} />;
   return (
     <>
-      {nothingWon ? (
-        <div class="kforge-big">
-          0 replaced <small>nothing won inside the model</small>
-        </div>
-      ) : (
-        <div class="kforge-big">
-          {format.ratio(lead?.ratio)} <small>{format.interval(lead?.low, lead?.high)}</small>
-        </div>
-      )}
-      {overEmpty && <Versus row={overEmpty} what={`same rest (${rest ?? ""}) without kernels`} />}
-      {overEager && (
-        <Versus
-          row={overEager}
-          what="untouched eager model"
-          by={nothingWon ? `rest ${rest ?? ""} alone gives ` : ""}
-        />
-      )}
+      {overEmpty && <Measured row={overEmpty} what={`the same rest (${rest ?? ""}) without kernels`} />}
+      {overEager && <Measured row={overEager} what={eager} second={overEmpty !== null} />}
     </>
   );
 }
 
-function Versus({ row, what, by = "" }: { row: WholeRow; what: string; by?: string }): JSX.Element {
+function Estimate({ gain }: { gain: number | null }): JSX.Element {
+  if (gain === null) return <Stat figure="–" below="no figure yet" second />;
+  if (gain <= 1) return <Stat figure="no gain yet" below="no candidate is faster so far" second />;
   return (
-    <Pair
-      top={`${format.time(row.against_us)} → ${format.time(row.ours_us)}`}
-      below={`${by}${format.ratio(row.ratio)} (${format.interval(row.low, row.high)}) over the ${what}`}
+    <Stat
+      figure={`≈ ${format.ratio(gain)}`}
+      below="estimated for the whole model, not yet measured in it"
+      second
     />
+  );
+}
+
+interface MeasuredProps {
+  row: WholeRow;
+  what: string;
+  lead?: string;
+  second?: boolean;
+}
+
+function Measured({ row, what, lead = "", second = false }: MeasuredProps): JSX.Element {
+  const { figure, spread, link } = claims.claim(row);
+  return (
+    <Stat
+      figure={figure}
+      spread={spread}
+      second={second || claims.shown(row) !== "faster"}
+      below={
+        <>
+          {lead}
+          {link} {what}
+          <br />
+          <span class="kforge-times-of">
+            {format.time(row.against_us)} → {format.time(row.ours_us)}
+          </span>
+        </>
+      }
+    />
+  );
+}
+
+interface StatProps {
+  figure: string;
+  spread?: string;
+  below: ComponentChildren;
+  second?: boolean;
+}
+
+function Stat({ figure, spread = "", below, second = false }: StatProps): JSX.Element {
+  return (
+    <div class="kforge-stat">
+      <div class={second ? "kforge-big second" : "kforge-big"}>
+        {figure} {spread !== "" && <small>{spread}</small>}
+      </div>
+      <div class="kforge-note">{below}</div>
+    </div>
   );
 }
 
 function Facts({ document }: { document: RunDocument }): JSX.Element {
   const { usd, calls } = spent(document);
-  const installed = document.decisions.filter((d) => d.installed).length;
   const { judged, budget } = document.progress;
+  const limit = document.options["max_cost"];
+  const most = typeof limit === "number" ? ` of ${format.usd(limit)}` : "";
   return (
     <>
-      {document.decisions.length > 0 && (
-        <Pair
-          top={`${installed} of ${document.decisions.length} replaced`}
-          below={
-            document.fidelity === null
-              ? "fidelity not measured"
-              : `fidelity ${format.ratio(document.fidelity.ratio)} eager's error`
-          }
-        />
-      )}
+      {document.decisions.length > 0 && <Decided document={document} />}
       <Pair
-        top={`${judged}${budget === null ? "" : ` of ${budget}`} judged`}
-        below={calls > 0 ? `${format.usd(usd)}, ${format.count(calls, "call")}` : "no paid calls"}
+        top={`${format.thousands(judged)}${budget === null ? "" : ` of ${format.thousands(budget)}`} judged`}
+        below={calls > 0 ? `${format.usd(usd)}${most}, ${format.count(calls, "call")}` : "no paid calls"}
       />
     </>
+  );
+}
+
+function Decided({ document }: { document: RunDocument }): JSX.Element {
+  const installed = document.decisions.filter((d) => d.installed).length;
+  return (
+    <Pair
+      top={`${installed} of ${document.decisions.length} replaced`}
+      below={
+        <>
+          fidelity {claims.fidelity(document.fidelity)}
+          {document.recommendation?.rest === "none" && (
+            <>
+              <br />
+              advice: leave the model alone
+            </>
+          )}
+        </>
+      }
+    />
   );
 }
 

@@ -1,7 +1,21 @@
-/** Where the time goes and what has been won: one row a target, largest share first. */
+/** Where the time goes and what can be won: the target table with its filter, order and groups. */
 import type { JSX } from "preact";
-import type { Node, RunDocument, Target } from "./document";
+import { useMemo, useState } from "preact/hooks";
+import type { RunDocument } from "./document";
 import * as format from "./format";
+import {
+  filtered,
+  grouped,
+  headAndTail,
+  isKind,
+  type Key,
+  type Only,
+  shareOf,
+  sorted,
+  targetRows,
+  type TargetRow,
+} from "./rows";
+import { type Order, TargetTable } from "./TargetTable";
 
 interface Props {
   document: RunDocument;
@@ -10,88 +24,138 @@ interface Props {
 }
 
 export function Targets({ document, selected, onSelect }: Props): JSX.Element {
-  const byId = new Map(document.nodes.map((node) => [node.id, node]));
-  const counts = new Map<number, number>();
-  for (const node of document.nodes) counts.set(node.target, (counts.get(node.target) ?? 0) + 1);
-  const rows = [...document.targets].sort((a, b) => (b.share ?? 0) - (a.share ?? 0));
+  const [text, setText] = useState("");
+  const [only, setOnly] = useState<Only>("all");
+  const [byModule, setByModule] = useState(false);
+  const [whole, setWhole] = useState(false);
+  const [order, setOrder] = useState<Order>({ key: "share", down: true });
+  const rows = useMemo(() => targetRows(document), [document]);
+  const found = useMemo(
+    () => sorted(filtered(rows, text, only), order.key, order.down),
+    [rows, text, only, order],
+  );
+  const { head, tail } = headAndTail(found, text !== "");
+  const shown = whole ? found : keep(head, tail, selected);
+  const groups = byModule
+    ? grouped(found).map((group) => ({ ...group, shown: group.rows.filter((row) => shown.includes(row)) }))
+    : null;
+  if (rows.length === 0) {
+    return (
+      <section class="kforge-targets">
+        <h3>Targets</h3>
+        <p class="kforge-note">
+          {document.state === "profiling"
+            ? "The model is being watched and timed; its targets come next."
+            : "Nothing in this workload can be replaced; the notes say why."}
+        </p>
+      </section>
+    );
+  }
   return (
-    <section>
-      <h3>Targets</h3>
-      <div class="kforge-scroll">
-        <table>
-          <thead>
-            <tr>
-              <th scope="col">target</th>
-              <th scope="col">share</th>
-              <th scope="col" class="n">calls</th>
-              <th scope="col" class="n">eager</th>
-              <th scope="col" class="n">compile</th>
-              <th scope="col" class="n">best</th>
-              <th scope="col" class="n">speed-up over eager</th>
-              <th scope="col">state</th>
-            </tr>
-          </thead>
-          <tbody>
-            {rows.map((target) => (
-              <Row
-                key={target.index}
-                target={target}
-                best={target.best === null ? undefined : byId.get(target.best)}
-                tried={counts.get(target.index) ?? 0}
-                selected={target.index === selected}
-                onSelect={onSelect}
-              />
-            ))}
-          </tbody>
-        </table>
+    <section class="kforge-targets">
+      <div class="kforge-tools">
+        <h3>Targets</h3>
+        <span class="kforge-note">{summary(rows)}</span>
+        <Kinds rows={rows} only={only} onChange={setOnly} />
+        <button type="button" aria-pressed={byModule} onClick={() => setByModule(!byModule)}>
+          By module
+        </button>
+        <input
+          type="search"
+          value={text}
+          placeholder="Filter"
+          aria-label="Filter targets by name, shape or module"
+          onInput={(event) => setText(event.currentTarget.value)}
+        />
+      </div>
+      <span class="kforge-hidden" role="status">
+        {text !== "" || only !== "all" ? `${found.length} of ${rows.length} targets match` : ""}
+      </span>
+      <TargetTable
+        rows={shown}
+        groups={groups}
+        order={order}
+        onOrder={(key) => setOrder(next(order, key))}
+        selected={selected}
+        onSelect={onSelect}
+      />
+      {found.length === 0 && <p class="kforge-note">No target matches the filter.</p>}
+      <div class="kforge-below">
+        {tail.length > 0 && (
+          <button type="button" aria-expanded={whole} onClick={() => setWhole(!whole)}>
+            {whole
+              ? "Show fewer"
+              : `Show ${found.length - shown.length} more, ${format.percent(shareOf(found) - shareOf(shown))} of the time`}
+          </button>
+        )}
+        <Legend />
       </div>
     </section>
   );
 }
 
-interface RowProps {
-  target: Target;
-  best: Node | undefined;
-  tried: number;
-  selected: boolean;
-  onSelect: (index: number) => void;
+/** The rows to show at first, and the selected one wherever it is. */
+function keep(head: TargetRow[], tail: TargetRow[], selected: number | null): TargetRow[] {
+  const chosen = tail.find((row) => row.target.index === selected);
+  return chosen === undefined ? head : [...head, chosen];
 }
 
-function Row({ target, best, tried, selected, onSelect }: RowProps): JSX.Element {
+/** A column chosen again turns round; figures begin with the largest, words with the first. */
+function next(order: Order, key: Key): Order {
+  if (order.key === key) return { key, down: !order.down };
+  return { key, down: key !== "target" && key !== "state" };
+}
+
+function summary(rows: readonly TargetRow[]): string {
+  const vendor = rows.filter((row) => row.target.vendor);
+  const own = rows.filter((row) => !row.target.vendor);
+  const parts = [`${format.count(own.length, "target")}, ${format.percent(shareOf(own))} of the time`];
+  if (vendor.length > 0) {
+    parts.push(`${format.count(vendor.length, "vendor op")}, ${format.percent(shareOf(vendor))}`);
+  }
+  return parts.join(" · ");
+}
+
+const KINDS: [Only, string][] = [
+  ["all", "All"],
+  ["kernels", "With kernels"],
+  ["searched", "Searched"],
+  ["vendor", "Vendor"],
+];
+
+interface KindsProps {
+  rows: readonly TargetRow[];
+  only: Only;
+  onChange: (only: Only) => void;
+}
+
+function Kinds({ rows, only, onChange }: KindsProps): JSX.Element {
   return (
-    <tr class={selected ? "on" : ""} onClick={() => onSelect(target.index)}>
-      <th scope="row">
+    <span class="kforge-kinds" role="group" aria-label="Which targets">
+      {KINDS.map(([kind, label]) => (
         <button
+          key={kind}
           type="button"
-          class="kforge-link"
-          aria-pressed={selected}
-          onClick={() => onSelect(target.index)}
+          aria-pressed={only === kind}
+          onClick={() => onChange(only === kind ? "all" : kind)}
         >
-          {target.index} {target.name}
-        </button>{" "}
-        <span class="kforge-note">{target.variant}</span>
-      </th>
-      <td class="kforge-share">
-        <i style={{ width: `${Math.min(1, target.share ?? 0) * 100}%` }} />
-        <span>{format.percent(target.share)}</span>
-      </td>
-      <td class="n">{target.calls}</td>
-      <td class="n">{format.time(best?.eager_us ?? target.mean_us)}</td>
-      <td class="n">{format.time(best?.compile_us)}</td>
-      <td class="n">{format.time(best?.ours_us)}</td>
-      <td class="n">
-        {best === undefined ? "–" : format.ratio(best.speedup)}{" "}
-        <span class="kforge-note">{format.interval(best?.low, best?.high)}</span>
-      </td>
-      <td class="kforge-cut" title={target.state_reason}>
-        {state(target, tried)}
-      </td>
-    </tr>
+          {label} {rows.filter((row) => isKind(row, kind)).length}
+        </button>
+      ))}
+    </span>
   );
 }
 
-function state(target: Target, tried: number): string {
-  if (target.vendor && tried === 0) return "not searched: vendor library";
-  const nodes = tried === 0 ? "" : `, ${format.count(tried, "candidate")}`;
-  return `${target.state}${nodes}${target.state_reason ? `: ${target.state_reason}` : ""}`;
+function Legend(): JSX.Element {
+  return (
+    <span class="kforge-note kforge-legend">
+      <span class="kforge-times" aria-hidden="true">
+        <i class="eager" style={{ width: "100%" }} />
+        <i class="compile" style={{ width: "75%" }} />
+        <i class="ours" style={{ width: "40%" }} />
+      </span>{" "}
+      eager, compile, best kernel · of roofline: bar the best kernel, notch eager · ceiling: the whole
+      model if this target ran at its roofline
+    </span>
+  );
 }

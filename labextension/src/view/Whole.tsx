@@ -1,45 +1,135 @@
-/** How the whole model runs in each way that was measured. */
+/** How the whole model runs in each way that was measured, in time and against two baselines. */
 import type { JSX } from "preact";
-import type { RunDocument } from "./document";
+import { ratioAxis } from "./axis";
+import { Lanes, Span, Ticks } from "./Bars";
+import * as claims from "./claims";
+import type { RunDocument, WholeRow } from "./document";
+import { type WholeEntry, wholeEntries } from "./entries";
 import * as format from "./format";
 
 export function Whole({ document }: { document: RunDocument }): JSX.Element | null {
-  if (document.whole.length === 0) return null;
+  const entries = wholeEntries(document);
+  if (entries.length === 0) return null;
+  const compared = entries.flatMap((e) => [e.overEager, e.overEmpty]);
+  const axis = ratioAxis(compared.flatMap((row) => [row?.ratio, row?.low, row?.high]));
+  const longest = Math.max(...entries.map((e) => Math.max(e.us ?? 0, e.high ?? 0)), 1e-9);
   return (
-    <div>
-      <h3>Whole model</h3>
-      <table>
-        <thead>
-          <tr>
-            <th scope="col">model</th>
-            <th scope="col">rest</th>
-            <th scope="col">against</th>
-            <th scope="col" class="n">before</th>
-            <th scope="col" class="n">after</th>
-            <th scope="col" class="n">ratio</th>
-          </tr>
-        </thead>
-        <tbody>
-          {document.whole.map((row) => (
-            <tr key={`${row.name} ${row.rest} ${row.against}`}>
-              <th scope="row">{row.name}</th>
-              <td>{row.rest}</td>
-              <td>{row.against}</td>
-              <td class="n">{format.time(row.against_us)}</td>
-              <td class="n">{format.time(row.ours_us)}</td>
-              <td class="n">
-                {format.ratio(row.ratio)}{" "}
-                <span class="kforge-note">{format.interval(row.low, row.high)}</span>
-              </td>
+    <div class="kforge-whole">
+      <h4>The whole model, one run</h4>
+      <div class="kforge-scroll">
+        <table>
+          <thead>
+            <tr>
+              <th scope="col">model</th>
+              <th scope="col">time</th>
+              <th scope="col">compared with</th>
+              <th scope="col" class="kforge-axis" aria-label="intervals">
+                <Ticks axis={axis} />
+              </th>
             </tr>
-          ))}
-        </tbody>
-      </table>
+          </thead>
+          <tbody>
+            {entries.map((e) => (
+              <tr key={e.label} class={e.recommended ? "best" : ""}>
+                <th scope="row">
+                  {e.label}
+                  {e.recommended && <span class="kforge-note"> recommended</span>}
+                </th>
+                <td>
+                  <Time entry={e} longest={longest} />
+                </td>
+                <td>
+                  <Compared what="the untouched model" row={e.overEager} />
+                  <Compared what="the same rest alone" row={e.overEmpty} />
+                  <Compared what="torch.compile" row={e.overCompile} />
+                </td>
+                <td>
+                  <Lanes axis={axis} lines={lines(e)}>
+                    {[
+                      <Span key="eager" axis={axis} {...figures(e.overEager)} look="first" line={0} />,
+                      <Span
+                        key="empty"
+                        axis={axis}
+                        {...figures(e.overEmpty)}
+                        look="second"
+                        line={e.overEager === null ? 0 : 1}
+                      />,
+                    ]}
+                  </Lanes>
+                </td>
+              </tr>
+            ))}
+          </tbody>
+        </table>
+      </div>
+      <p class="kforge-note">
+        <Key look="first" /> against the untouched model <Key look="second" /> against the same rest alone ·
+        95% intervals; what holds 1× shows no difference
+      </p>
       {document.recommendation && (
-        <p class="kforge-note">
-          Recommended rest: <b>{document.recommendation.rest}</b>, {document.recommendation.reason}
+        <p>
+          {document.recommendation.rest === "none" ? (
+            <b>The guard recommends to leave the model alone</b>
+          ) : (
+            <>
+              Recommended rest: <b>{document.recommendation.rest}</b>
+            </>
+          )}
+          <span class="kforge-note">, {document.recommendation.reason}</span>
         </p>
       )}
     </div>
+  );
+}
+
+/** What a mark on the axis stands for. */
+export function Key({ look }: { look: string }): JSX.Element {
+  return (
+    <span class="kforge-key" aria-hidden="true">
+      <span class={`kforge-span ${look}`} style={{ top: "1px" }}>
+        <i style={{ left: "0", width: "100%" }} />
+        <b style={{ left: "50%" }} />
+      </span>
+    </span>
+  );
+}
+
+function lines({ overEager, overEmpty, overCompile }: WholeEntry): number {
+  return [overEager, overEmpty, overCompile].filter((row) => row !== null).length;
+}
+
+function figures(row: WholeRow | null): Pick<WholeRow, "ratio" | "low" | "high"> {
+  return { ratio: row?.ratio ?? null, low: row?.low ?? null, high: row?.high ?? null };
+}
+
+/** One comparison a line, so that lines and marks on the axis beside them go together. */
+function Compared({ what, row }: { what: string; row: WholeRow | null }): JSX.Element | null {
+  if (row === null) return null;
+  const { figure, spread } = claims.claim(row);
+  const tone = { faster: "kforge-good", slower: "kforge-warn", same: "", open: "", none: "" };
+  return (
+    <div class="kforge-line wide">
+      <span class="kforge-note">{what}</span>{" "}
+      <span class={`kforge-tab ${tone[claims.shown(row)]}`}>
+        {figure} {spread}
+      </span>
+    </div>
+  );
+}
+
+function Time({ entry, longest }: { entry: WholeEntry; longest: number }): JSX.Element {
+  const part = (us: number): string => `${((us / longest) * 100).toFixed(1)}%`;
+  return (
+    <>
+      <span class="kforge-figure">{format.time(entry.us)}</span>
+      <span class="kforge-track kforge-long" aria-hidden="true">
+        {entry.us !== null && (
+          <i class={entry.kernels ? "fill ours" : "fill quiet"} style={{ width: part(entry.us) }} />
+        )}
+        {entry.low !== null && entry.high !== null && (
+          <u style={{ left: part(entry.low), width: part(entry.high - entry.low) }} />
+        )}
+      </span>
+    </>
   );
 }

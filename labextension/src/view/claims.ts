@@ -62,7 +62,7 @@ export function versus(row: Compared | null | undefined, what: string): string {
 export function figures(row: Compared): { figure: string; spread: string } {
   if (row.low === null || row.high === null) return { figure: format.ratio(row.ratio), spread: "" };
   const ends = [row.low, row.high];
-  if (!ends.some((end) => end?.toFixed(2) === "1.00")) {
+  if (!ends.some((end) => end.toFixed(2) === "1.00")) {
     return { figure: format.ratio(row.ratio), spread: format.interval(row.low, row.high) };
   }
   const digits = (value: number | null): string => value?.toFixed(3) ?? format.NONE;

@@ -1,0 +1,146 @@
+"""What figures allow to say, in words; the browser's twin is ``labextension/src/view/claims.ts``.
+
+A gain is claimed only where the whole interval lies above 1: anything else reads as a difference
+that was not shown, however large the figure in its middle is.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from kforge_nb.view import words
+
+__all__ = [
+    "Claim",
+    "claim",
+    "counted",
+    "fidelity",
+    "launch_bound",
+    "measured",
+    "shown",
+    "versus",
+]
+
+HAIR = 0.0005
+"""Intervals nearer to 1 than three digits can tell say nothing."""
+
+Row = Mapping[str, Any] | None
+
+_LINKS = {
+    "faster": "over",
+    "slower": "the speed of",
+    "same": "against",
+    "open": "against",
+    "none": "against",
+}
+
+
+class Claim(NamedTuple):
+    """A comparison in three parts, to be followed by what it is against."""
+
+    figure: str
+    spread: str
+    link: str
+
+
+def shown(row: Row) -> str:
+    """What an interval shows: ``faster``, ``slower`` or ``same``.
+
+    ``open`` is a figure without an interval, ``none`` no figure.
+    """
+    if row is None or row["ratio"] is None:
+        return "none"
+    if row["low"] is None or row["high"] is None:
+        return "open"
+    if row["low"] > 1 + HAIR:
+        return "faster"
+    return "slower" if row["high"] < 1 - HAIR else "same"
+
+
+def claim(row: Row) -> Claim:
+    """What the row shows, such as ``2.31×``, ``(2.27 to 2.35)`` and ``over``."""
+    what = shown(row)
+    link = _LINKS[what]
+    if row is None or what == "none":
+        return Claim("not measured", "", link)
+    if what == "open":
+        return Claim(words.ratio(row["ratio"]), "(no interval)", link)
+    figure, spread = _figures(row)
+    lead = {"faster": figure, "slower": f"slower: {figure}", "same": "no difference shown"}[what]
+    return Claim(lead, f"({spread})", link)
+
+
+def versus(row: Row, what: str) -> str:
+    """The same as one text: ``2.31× (2.27 to 2.35) over the untouched eager model``."""
+    figure, spread, link = claim(row)
+    return " ".join(part for part in (figure, spread, link, what) if part)
+
+
+def measured(row: Row) -> str:
+    """Ratio and interval for a table: ``2.31× (2.27 to 2.35)``."""
+    if row is None or row["ratio"] is None:
+        return words.NONE
+    if row["low"] is None or row["high"] is None:
+        return words.ratio(row["ratio"])
+    figure, spread = _figures(row)
+    return f"{figure} ({spread})"
+
+
+def _figures(row: Mapping[str, Any]) -> tuple[str, str]:
+    """A third digit where two would hide on which side of 1 an end lies."""
+    low, high = row["low"], row["high"]
+    if "1.00" not in (f"{low:.2f}", f"{high:.2f}"):
+        return words.ratio(row["ratio"]), words.interval(low, high)
+    return f"{row['ratio']:.3f}×", f"{low:.3f} to {high:.3f}"
+
+
+def fidelity(found: Mapping[str, Any] | None) -> str:
+    """Output error against eager's own."""
+    if found is None:
+        return "not measured"
+    if found.get("infinite") is True:
+        return "an error where eager has none"
+    ratio = found["ratio"]
+    return "not measured" if ratio is None else f"{words.ratio(ratio)} eager's error"
+
+
+def counted(found: Mapping[str, Any] | None) -> str:
+    """What became of an installed kernel at run time; empty where nothing was counted."""
+    if found is None:
+        return ""
+    fallbacks = {why: n for why, n in found["fallbacks"].items() if n}
+    total, note = sum(fallbacks.values()), found["note"]
+    if not (found["launches"] or found["replayed"] or total):
+        return f"off: {note}" if note else "not called yet"
+    why = ", ".join(f"{reason} {n:,}" for reason, n in fallbacks.items())
+    parts = [
+        words.count(found["launches"], "launch", "launches"),
+        f"{found['replayed']:,} more in CUDA graphs" if found["replayed"] else "",
+        f"{words.count(total, 'fallback')}: {why}" if total else "no fallback",
+        f"off: {note}" if note else "",
+    ]
+    return ", ".join(part for part in parts if part)
+
+
+def launch_bound(document: Mapping[str, Any]) -> str:
+    """What being launch-bound means and what to do about it; empty where the run is not."""
+    workload = document["workload"]
+    if workload["launch_bound"] is not True:
+        return ""
+    cpu = document["device"].get("kind") == "cpu"
+    who = "its operators work" if cpu else "the device works"
+    wall, busy = workload["wall_us"], workload["device_us"]
+    figures = ""
+    if wall is not None and busy is not None:
+        figures = f" One run takes {words.time(wall)}, and {who} for {words.time(busy)} of it."
+    cure = (
+        "a rest that fuses (--rest inductor), a larger batch, or fewer and larger operators"
+        if cpu
+        else "a rest with CUDA graphs (--rest auto measures them), a larger batch, or fewer and "
+        "larger operators"
+    )
+    return (
+        "Launch-bound: most of the time goes to Python and to launching, not to computing."
+        f"{figures} Faster kernels alone change little here; what helps is {cure}."
+    )
