@@ -114,7 +114,7 @@ class Conductor:
             if not self.alive:
                 return False
             self._views.append(view)
-        view.display()
+        view.display(self.compact())
         view.publish(self.compact)
         return not isinstance(view, NoView)
 

@@ -34,8 +34,11 @@ STATIC_INTERVAL_S = 1.0
 class LiveView(Protocol):
     """What a run needs of its view. All methods but ``display`` are safe from any thread."""
 
-    def display(self) -> None:
-        """Shows the view in the running cell; call it on the thread that runs the cell."""
+    def display(self, document: Document | None = None) -> None:
+        """Shows the view in the running cell; call it on the thread that runs the cell.
+
+        ``document`` is what a notebook shows that is saved now and read where no kernel is.
+        """
 
     def publish(self, document: Document | Callable[[], Document]) -> None:
         """Shows a newer document soon; a function is called when it is due."""
@@ -47,7 +50,7 @@ class LiveView(Protocol):
 class NoView:
     """Where nothing can be displayed: scripts and plain terminals."""
 
-    def display(self) -> None:
+    def display(self, document: Document | None = None) -> None:
         """Nothing to show it on."""
 
     def publish(self, document: Document | Callable[[], Document]) -> None:
@@ -65,7 +68,7 @@ class StaticView:
         self._handle = _Handle()
         self._outbox = Outbox(self._write, interval=STATIC_INTERVAL_S)
 
-    def display(self) -> None:
+    def display(self, document: Document | None = None) -> None:  # noqa: ARG002
         """Says in one line why the view is static, and shows a place for it."""
         text = f"The live view is not available ({self._note}); showing a static one."
         self._handle.show({"text/plain": text})
@@ -98,9 +101,14 @@ class WidgetView:
         """The widget, for hosts that place it themselves."""
         return self._publisher.widget
 
-    def display(self) -> None:
-        """Shows the widget in the running cell."""
-        self._handle.show(self._publisher.widget)
+    def display(self, document: Document | None = None) -> None:
+        """Shows the widget in the running cell, with the saved view of ``document`` beside it.
+
+        A front end that knows widgets takes the widget; a page that has none, such as a notebook
+        that was saved in the middle and is read on the web, has the HTML.
+        """
+        saved = {} if document is None else bundle(_as_saved_now(document))
+        self._handle.show(self._publisher.widget, saved)
 
     def publish(self, document: Document | Callable[[], Document]) -> None:
         """Renews the traits, at most four times a second."""
@@ -120,18 +128,31 @@ class _Handle:
         self._lock = threading.Lock()
         self._handle: Any = None
 
-    def show(self, thing: Any) -> None:
-        """Displays a MIME bundle or an object in the running cell."""
+    def show(self, thing: Any, beside: Mapping[str, Any] | None = None) -> None:
+        """Displays a MIME bundle or an object in the running cell, more types ``beside`` it."""
+        from IPython.core.getipython import get_ipython
         from IPython.display import display
 
+        metadata: dict[str, Any] = {}
+        if not isinstance(thing, dict):
+            shell: Any = get_ipython()
+            thing, metadata = shell.display_formatter.format(thing)
         with self._lock:
-            self._handle = display(thing, raw=isinstance(thing, dict), display_id=True)
+            mime = {**(beside or {}), **thing}
+            self._handle = display(mime, metadata=metadata, raw=True, display_id=True)
 
     def replace(self, mime: Mapping[str, Any]) -> None:
         """Replaces what is shown, wherever it was shown, from any thread."""
         with self._lock:
             if self._handle is not None:
                 self._handle.update(dict(mime), raw=True)
+
+
+def _as_saved_now(document: Document) -> dict[str, Any]:
+    """The document for a notebook that is saved while the run goes on, which it says."""
+    note = f"This was saved while the run went on; %kforge show {document['name']} shows it now."
+    workload = document["workload"]
+    return {**document, "workload": {**workload, "notes": [note, *workload["notes"]]}}
 
 
 def open_view(details: Details, command: Command, prompts: Prompts = list) -> LiveView:

@@ -27,6 +27,13 @@ __all__ = ["COMMANDS", "Publisher", "RunWidget"]
 
 COMMANDS = frozenset({"stop", "pause", "resume", "answer"})
 FROM_PAGE = frozenset({"detail_request", "whole_request", "command"})
+MESSAGES: dict[str, dict[str, type]] = {
+    "update": {"state": dict, "buffer_paths": list},
+    "request_state": {},
+    "custom": {"content": dict},
+}
+"""The messages of the widget protocol, and what each of them holds."""
+
 KEPT_ANSWERS = 8
 
 
@@ -52,6 +59,13 @@ class RunWidget(anywidget.AnyWidget):
         self.encoder = Encoder()  # before the first state is sent
         self.lock = threading.RLock()
         super().__init__()
+
+    def _handle_msg(self, msg: Any) -> None:
+        """A message of a page; one of no known shape is dropped, not told in the user's cells."""
+        data = msg["content"].get("data")
+        needs = MESSAGES.get(str(data.get("method"))) if isinstance(data, dict) else None
+        if needs is not None and all(isinstance(data.get(k), t) for k, t in needs.items()):
+            super()._handle_msg(msg)
 
     def set_state(self, sync_data: Any) -> None:
         """What a page sends; only its own traits are taken, and of those only mappings.

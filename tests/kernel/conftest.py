@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import queue
 import time
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
@@ -23,6 +25,7 @@ class Reply:
     stdout: str = ""
     stderr: str = ""
     outputs: list[dict[str, Any]] = field(default_factory=list)
+    displays: list[str] = field(default_factory=list)
     updates: list[dict[str, Any]] = field(default_factory=list)
     error: str = ""
     seconds: float = 0.0
@@ -34,13 +37,20 @@ class Reply:
 
 
 class Kernel:
-    """One kernel: ``run`` executes a cell and waits for its end."""
+    """One kernel: ``run`` executes a cell and waits for its end.
 
-    def __init__(self, folder: Path, home: Path) -> None:
+    ``packages`` is a folder that comes first on the kernel's path, such as another ipykernel.
+    ``seen`` holds every message that was read on IOPub.
+    """
+
+    def __init__(self, folder: Path, home: Path, packages: Path | None = None) -> None:
+        self.seen: list[dict[str, Any]] = []
+        first = [str(packages)] if packages is not None else []
+        path = [*first, str(REPOSITORY), os.environ.get("PYTHONPATH", "")]
         environment = {
             **os.environ,
             "KFORGE_HOME": str(home),
-            "PYTHONPATH": f"{REPOSITORY}{os.pathsep}{os.environ.get('PYTHONPATH', '')}",
+            "PYTHONPATH": os.pathsep.join(path),
             "IPYTHONDIR": str(folder / ".ipython"),
             "OMP_NUM_THREADS": "2",
         }
@@ -64,7 +74,7 @@ class Kernel:
         """Waits until a cell that was started has printed ``text``, so it is surely running."""
         deadline = time.monotonic() + timeout
         while True:
-            message = self.client.get_iopub_msg(timeout=deadline - time.monotonic())
+            message = self._heard(deadline - time.monotonic())
             mine = message["parent_header"].get("msg_id") == message_id
             if mine and message["msg_type"] == "stream" and text in message["content"]["text"]:
                 return
@@ -76,12 +86,55 @@ class Kernel:
         while True:
             left = timeout - (time.monotonic() - begun)
             assert left > 0, f"the cell did not end within {timeout} s: {reply}"
-            message = self.client.get_iopub_msg(timeout=left)
+            message = self._heard(left)
             if self._take(message, message_id, reply):
                 break
         reply.status = self._shell_status(message_id, timeout)
         reply.seconds = time.monotonic() - begun
         return reply
+
+    def _heard(self, timeout: float) -> dict[str, Any]:
+        """The next message on IOPub."""
+        self.seen.append(self.client.get_iopub_msg(timeout=timeout))
+        return self.seen[-1]
+
+    def listen(self, wanted: Callable[[list[dict[str, Any]]], Any], timeout: float = 20.0) -> Any:
+        """Reads on until what was heard, from now or before, is what is wanted; returns that."""
+        deadline = time.monotonic() + timeout
+        while not (found := wanted(self.seen)):
+            left = deadline - time.monotonic()
+            assert left > 0, f"waited {timeout} s; the last messages were {self.seen[-5:]}"
+            with contextlib.suppress(queue.Empty):
+                self._heard(min(left, 0.5))
+        return found
+
+    def comms(self) -> list[str]:
+        """Ids of the comms of run widgets, in the order in which they were opened."""
+        opened = [m["content"] for m in self.seen if m["msg_type"] == "comm_open"]
+        return [m["comm_id"] for m in opened if "command" in m["data"].get("state", {})]
+
+    def press(self, comm: str, subshell: str | None = None, **state: Any) -> None:
+        """What a front end sends when a page changes a trait, over a subshell if so wished."""
+        self.send(comm, {"method": "update", "state": state, "buffer_paths": []}, subshell)
+
+    def send(self, comm: str, data: Any, subshell: str | None = None) -> None:
+        """A comm message on the shell channel."""
+        message = self.client.session.msg("comm_msg", {"comm_id": comm, "data": data})
+        if subshell is not None:
+            message["header"]["subshell_id"] = subshell
+        self.client.shell_channel.send(message)
+
+    def subshell(self, timeout: float = 20.0) -> str | None:
+        """A new subshell, as JupyterLab makes one for comms; None where the kernel has none."""
+        info = self.client.kernel_info(reply=True, timeout=timeout)
+        if "kernel subshells" not in info["content"].get("supported_features", []):
+            return None
+        asked = self.client.session.msg("create_subshell_request", {})
+        self.client.control_channel.send(asked)
+        while True:
+            reply = self.client.get_control_msg(timeout=timeout)
+            if reply["parent_header"].get("msg_id") == asked["header"]["msg_id"]:
+                return str(reply["content"]["subshell_id"])
 
     def _take(self, message: dict[str, Any], message_id: str, reply: Reply) -> bool:
         """Adds a message to the reply; True when the cell has ended."""
@@ -95,6 +148,7 @@ class Kernel:
             setattr(reply, name, getattr(reply, name) + content["text"])
         elif kind in {"execute_result", "display_data"}:
             reply.outputs.append(content["data"])
+            reply.displays.append(content.get("transient", {}).get("display_id", ""))
         elif kind == "error":
             reply.error = f"{content['ename']}: {content['evalue']}"
         return kind == "status" and content["execution_state"] == "idle"
@@ -124,6 +178,12 @@ class Kernel:
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Caches and registry of all test kernels, apart from those of the user."""
     return tmp_path_factory.mktemp("home")
+
+
+@pytest.fixture(scope="session")
+def kernel_class() -> type[Kernel]:
+    """For tests that start kernels in their own way."""
+    return Kernel
 
 
 @pytest.fixture
