@@ -9,16 +9,17 @@ import type { RunDocument } from "./document";
 import { Guard } from "./Guard";
 import guardCss from "./guard.css";
 import { Headline } from "./Headline";
-import { NodePanel } from "./NodePanel";
 import { Notes } from "./Notes";
 import { filled } from "./older";
+import panelCss from "./panel.css";
 import { Progress } from "./Progress";
 import progressCss from "./progress.css";
+import { Search } from "./Search";
 import css from "./style.css";
 import { Targets } from "./Targets";
 import targetsCss from "./targets.css";
 import { Tell } from "./Tell";
-import { Tree } from "./Tree";
+import treeCss from "./tree.css";
 
 interface Shown {
   document: RunDocument | null;
@@ -55,7 +56,7 @@ export function App({ source }: { source: RunSource }): JSX.Element {
   };
   return (
     <div class="kforge" role="region" aria-label={`Run ${document.name}`}>
-      <style>{css + progressCss + costCss + targetsCss + guardCss}</style>
+      <style>{css + progressCss + costCss + targetsCss + guardCss + treeCss + panelCss}</style>
       <Tell source={source} node={selected?.id ?? null} />
       <Headline document={document} />
       <Progress document={document} source={source} />
@@ -63,10 +64,7 @@ export function App({ source }: { source: RunSource }): JSX.Element {
       <Prompts prompts={prompts} source={source} />
       <Targets document={document} selected={shown?.index ?? null} onSelect={select} />
       {shown !== undefined && (
-        <section class="kforge-two">
-          <Tree target={shown} nodes={nodes} selected={selected?.id ?? null} onSelect={setNode} />
-          {selected !== undefined && <NodePanel key={selected.id} node={selected} source={source} />}
-        </section>
+        <Search document={document} source={source} target={shown} selected={selected} onSelect={setNode} />
       )}
       <Cost document={document} selected={shown?.index ?? null} onSelect={select} />
       <Guard document={document} />

@@ -1,11 +1,19 @@
-/** One node's mark: shape and tone by verdict, size by visits, a ring around the best. */
+/** One item's mark: shape and tone by verdict, size by visits, a ring around the best. */
 import type { JSX } from "preact";
-import type { Node } from "./document";
+import type { Item } from "./layout";
 import { look, type Shape } from "./verdicts";
 
-export function Mark({ node, best }: { node: Node | null; best: boolean }): JSX.Element {
-  const size = node === null ? 7 : 5 + Math.min(6, Math.log2(1 + node.visits));
-  const { shape, tone } = node === null ? ({ shape: "ring", tone: "quiet" } as const) : look(node.verdict);
+/** Radius of a mark in pixels: each doubling of visits adds as much as the one before. */
+export function radius({ node, folded }: Item): number {
+  const visits = node === null ? folded.length : node.visits;
+  return 4 + Math.min(6, 0.75 * Math.log2(1 + visits));
+}
+
+export function Mark({ item, best }: { item: Item; best: boolean }): JSX.Element {
+  const size = radius(item);
+  const { node, folded } = item;
+  if (node === null && folded.length > 0) return <Crowd size={size} open={!item.closed} />;
+  const { shape, tone } = node === null ? ROOT_LOOK : look(node.verdict);
   return (
     <g class={`kforge-mark kforge-${tone}`}>
       {best && <circle class="halo" r={size + 4} />}
@@ -14,17 +22,31 @@ export function Mark({ node, best }: { node: Node | null; best: boolean }): JSX.
   );
 }
 
+const ROOT_LOOK = { shape: "ring", tone: "quiet" } as const;
+
+/** Several failures as one: a tile with the sign of what a click does. */
+function Crowd({ size, open }: { size: number; open: boolean }): JSX.Element {
+  const sign = `M${-size / 2} 0H${size / 2}${open ? "" : `M0 ${-size / 2}V${size / 2}`}`;
+  return (
+    <g class="kforge-mark kforge-bad">
+      <rect class="line" x={-size} y={-size} width={2 * size} height={2 * size} rx={3} />
+      <path class="line" d={sign} />
+    </g>
+  );
+}
+
 function draw(shape: Shape, r: number): JSX.Element {
+  const a = r * 0.75;
   switch (shape) {
     case "disc":
       return <circle class="solid" r={r} />;
     case "ring":
-      return <circle class="line" r={r} />;
+      return <circle class="line" r={r - 1} />;
     case "square":
-      return <rect class="solid" x={-r * 0.8} y={-r * 0.8} width={r * 1.6} height={r * 1.6} />;
+      return <rect class="solid" x={-a} y={-a} width={2 * a} height={2 * a} />;
     case "cross":
-      return <path class="line" d={`M${-r * 0.7} ${-r * 0.7}L${r * 0.7} ${r * 0.7}M${-r * 0.7} ${r * 0.7}L${r * 0.7} ${-r * 0.7}`} />;
+      return <path class="line" d={`M${-a} ${-a}L${a} ${a}M${-a} ${a}L${a} ${-a}`} />;
     case "triangle":
-      return <path class="line" d={`M0 ${-r}L${r} ${r * 0.8}L${-r} ${r * 0.8}Z`} />;
+      return <path class="line" d={`M0 ${-r}L${r} ${r * 0.8}H${-r}Z`} />;
   }
 }

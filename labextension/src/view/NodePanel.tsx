@@ -1,87 +1,154 @@
-/** One candidate: why its verdict, how it was timed, what it got wrong, its source and log. */
+/** One candidate: why its verdict, what it is, how it was timed, and what it got wrong. */
 import type { JSX } from "preact";
-import { useEffect, useState } from "preact/hooks";
+import { useState } from "preact/hooks";
 import type { RunSource } from "../source";
-import type { Details, Node } from "./document";
+import type { Details, Node, RunDocument, Target } from "./document";
+import { Errors } from "./Errors";
 import * as format from "./format";
+import { Judged } from "./Judged";
+import { LaunchPlan } from "./LaunchPlan";
+import { Roofline } from "./Roofline";
+import { Source } from "./Source";
+import { Strips } from "./Strip";
+import { type Tab, Tabs } from "./Tabs";
+import { useDetails } from "./useDetails";
 import { look } from "./verdicts";
 
-interface Props {
+export interface PanelProps {
   node: Node;
+  nodes: readonly Node[];
+  target: Target;
+  document: RunDocument;
   source: RunSource;
+  onSelect: (id: string) => void;
 }
 
-type Loaded = Details | "loading" | "absent";
-
-/** Details come on demand; an answer that arrives after the panel has moved on is dropped. */
-function useDetails(source: RunSource, id: string): Loaded {
-  const [details, setDetails] = useState<Loaded>("loading");
-  useEffect(() => {
-    let wanted = true;
-    void source.detail(id).then((found) => {
-      if (wanted) setDetails(found ?? "absent");
-    });
-    return () => {
-      wanted = false;
-    };
-  }, [source, id]);
-  return details;
-}
-
-export function NodePanel({ node, source }: Props): JSX.Element {
+export function NodePanel(props: PanelProps): JSX.Element {
+  const { node, source } = props;
   const details = useDetails(source, node.id);
-  const { tone, word } = look(node.verdict);
+  const [tab, setTab] = useState("code");
+  const [asDiff, setAsDiff] = useState(false);
   return (
-    <div>
-      <h3>
-        Node {node.id}: {node.title}
-      </h3>
-      <p>
-        <b class={`kforge-${tone}`}>{word}</b>: {node.reason}
-      </p>
-      <p class="kforge-note">
-        {node.action} in {node.language}
-        {node.speedup !== null &&
-          ` · ${format.ratio(node.speedup)} (${format.interval(node.low, node.high)}) over eager`}
-        {node.ours_us !== null && ` · ${format.time(node.ours_us)} a call`}
-        {node.seconds !== null && ` · judged in ${node.seconds.toFixed(1)} s`}
-      </p>
-      {details === "loading" && <p class="kforge-note">Fetching source and log…</p>}
-      {details === "absent" && (
-        <p class="kforge-note">Source and log are not to be had here: the kernel did not answer.</p>
+    <div class="kforge-panel">
+      <Head {...props} />
+      {details === "loading" && <p class="kforge-note">Fetching source and figures…</p>}
+      {details === "absent" && <p class="kforge-note">{absent(source)}</p>}
+      {typeof details === "object" && (
+        <>
+          <LeftOut details={details} />
+          <Tabs
+            label={`Details of ${node.id}`}
+            tabs={tabsOf(props, details, asDiff, setAsDiff)}
+            chosen={tab}
+            onChoose={setTab}
+          />
+        </>
       )}
-      {typeof details === "object" && <Evidence details={details} />}
     </div>
   );
 }
 
-function Evidence({ details }: { details: Details }): JSX.Element {
+function absent(source: RunSource): string {
+  return source.stop === undefined
+    ? "Source and figures of this candidate were left out to keep the saved document small; the run's store has them."
+    : "Source and figures are not to be had here: the kernel did not answer.";
+}
+
+function LeftOut({ details }: { details: Details }): JSX.Element | null {
+  const fields = details.left_out ?? [];
+  if (fields.length === 0) return null;
+  return (
+    <p class="kforge-note">
+      Left out to keep the saved document small: {fields.join(", ").replaceAll("_", " ")}. The run's store has them.
+    </p>
+  );
+}
+
+function Head({ node, onSelect, nodes }: PanelProps): JSX.Element {
+  const { tone, word } = look(node.verdict);
+  const { parent } = node;
+  const known = nodes.some((other) => other.id === parent);
   return (
     <>
-      {details.source !== "" && (
-        <pre class="kforge-code" tabIndex={0} aria-label="source">
-          {details.source}
-        </pre>
+      <h3>
+        Node {node.id}: {node.title}
+      </h3>
+      <p class="kforge-verdict">
+        <b class={`kforge-${tone}`}>{word}</b>
+        {node.reason !== "" && <>: {node.reason}</>}
+      </p>
+      {node.speedup !== null && (
+        <p class="kforge-figures">
+          <b>{format.ratio(node.speedup)}</b> over eager <span class="kforge-note">{format.interval(node.low, node.high)}</span>
+          <b>{format.time(node.ours_us)}</b> a call{" "}
+          <span class="kforge-note">
+            eager {format.time(node.eager_us)}
+            {node.compile_us !== null && `, compile ${format.time(node.compile_us)}`}
+          </span>
+        </p>
       )}
-      {details.log !== "" && (
-        <details>
-          <summary>Compiler log</summary>
-          <pre class="kforge-code" tabIndex={0}>
-            {details.log}
-          </pre>
-        </details>
-      )}
+      <p class="kforge-note">
+        {node.action}
+        {parent !== null && known && (
+          <>
+            {" of "}
+            <button type="button" class="kforge-link" onClick={() => onSelect(parent)}>
+              <u>{parent}</u>
+            </button>
+          </>
+        )}{" "}
+        in {node.language === "cpp" ? "C++" : node.language === "cuda" ? "CUDA" : "a CUDA extension"}
+        {typeof node.origin["proposer"] === "string" && ` by ${node.origin["proposer"]}`}
+        {" · "}
+        {format.count(node.visits, "visit")}
+        {node.seconds !== null && ` · ${node.seconds.toFixed(1)} s`}
+      </p>
+    </>
+  );
+}
+
+function tabsOf(
+  { node, nodes, target, document, source }: PanelProps,
+  details: Details,
+  asDiff: boolean,
+  onDiff: (on: boolean) => void,
+): Tab[] {
+  const tabs: Tab[] = [
+    {
+      id: "code",
+      name: "Code",
+      show: () => <Source node={node} details={details} source={source} asDiff={asDiff} onDiff={onDiff} />,
+    },
+    {
+      id: "launch",
+      name: "Launch",
+      show: () => <LaunchPlan node={node} details={details} document={document} target={target} />,
+    },
+    {
+      id: "timing",
+      name: "Timing",
+      show: () => (
+        <>
+          <Strips details={details} />
+          <Roofline document={document} target={target} node={node} nodes={nodes} details={details} />
+        </>
+      ),
+    },
+    { id: "errors", name: "Errors", show: () => <Errors details={details} /> },
+    { id: "judge", name: "Judge", show: () => <Judged node={node} details={details} /> },
+  ];
+  if (details.prompt || details.answer) {
+    tabs.push({ id: "asked", name: "Prompt", show: () => <Asked details={details} /> });
+  }
+  return tabs;
+}
+
+/** What a language model was asked, and what it said. */
+function Asked({ details }: { details: Details }): JSX.Element {
+  return (
+    <>
       <Text title="Prompt" text={details.prompt} />
       <Text title="Answer" text={details.answer} />
-      {details.errors.length > 0 && <Errors details={details} />}
-      {Object.keys(details.plan).length > 0 && (
-        <details>
-          <summary>Launch plan</summary>
-          <pre class="kforge-code" tabIndex={0}>
-            {JSON.stringify(details.plan, null, 2)}
-          </pre>
-        </details>
-      )}
     </>
   );
 }
@@ -94,36 +161,6 @@ function Text({ title, text }: { title: string; text: string | undefined }): JSX
       <pre class="kforge-code" tabIndex={0}>
         {text}
       </pre>
-    </details>
-  );
-}
-
-function Errors({ details }: { details: Details }): JSX.Element {
-  return (
-    <details>
-      <summary>Errors against float64</summary>
-      <table>
-        <thead>
-          <tr>
-            <th scope="col">output</th>
-            <th scope="col">inputs</th>
-            <th scope="col" class="n">candidate</th>
-            <th scope="col" class="n">eager</th>
-            <th scope="col" class="n">allowed</th>
-          </tr>
-        </thead>
-        <tbody>
-          {details.errors.map((row) => (
-            <tr key={`${row.output} ${row.input_set}`}>
-              <td>{row.output}</td>
-              <td>{row.input_set}</td>
-              <td class="n">{format.error(row.candidate)}</td>
-              <td class="n">{format.error(row.eager)}</td>
-              <td class="n">{format.error(row.budget)}</td>
-            </tr>
-          ))}
-        </tbody>
-      </table>
     </details>
   );
 }

@@ -1,0 +1,37 @@
+/** What the marks of the tree mean; only those that there are. */
+import type { JSX } from "preact";
+import type { Node } from "./document";
+import type { Item } from "./layout";
+import { Mark } from "./Mark";
+import { look } from "./verdicts";
+
+export function Legend({ nodes }: { nodes: readonly Node[] }): JSX.Element {
+  const counts = new Map<Node["verdict"], number>();
+  for (const node of nodes) counts.set(node.verdict, (counts.get(node.verdict) ?? 0) + 1);
+  const examples = new Map(nodes.map((node) => [node.verdict, node]));
+  return (
+    <ul class="kforge-marks" aria-label="What the marks mean">
+      {[...counts].map(([verdict, count]) => (
+        <li key={verdict}>
+          <Sign node={examples.get(verdict) ?? null} /> {look(verdict).word} <b>{count}</b>
+        </li>
+      ))}
+      <li>larger: visited more often</li>
+      <li>
+        <svg width="26" height="12" aria-hidden="true">
+          <path class="kforge-edge best" d="M2 6H24" />
+        </svg>{" "}
+        way to the best
+      </li>
+    </ul>
+  );
+}
+
+function Sign({ node }: { node: Node | null }): JSX.Element {
+  const item = { node: node && { ...node, visits: 1 }, folded: [], closed: false } as unknown as Item;
+  return (
+    <svg width="14" height="12" viewBox="-7 -6 14 12" aria-hidden="true">
+      <Mark item={item} best={false} />
+    </svg>
+  );
+}
