@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 from kforge_nb.errors import BadInput, MissingTool
+from kforge_nb.proposers.bodies import make_http_client
 from kforge_nb.proposers.prompting import Prompt
 from kforge_nb.proposers.stream import MAX_BYTES, Received, StreamError, Usage
 from kforge_nb.proposers.trouble import RETRIED, ChatFailed, from_exception, scrubbed
@@ -246,6 +247,7 @@ class Chat:
             base_url=self.base_url,
             max_retries=0,
             timeout=openai.Timeout(self.timing.silence, connect=self.timing.connect),
+            http_client=make_http_client(),
         )
 
     async def _answer(
