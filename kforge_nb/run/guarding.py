@@ -123,6 +123,7 @@ def _store(conductor: Conductor, winners: dict[int, str], report: GuardReport | 
                 record.id,
                 fidelity=data["fidelity"],
                 recommendation=data["recommendation"],
+                counters=None,  # of kernels that an earlier decision had installed
                 workload={**workload, "notes": notes},
             )
     return installed

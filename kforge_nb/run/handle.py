@@ -15,6 +15,7 @@ from kforge_nb.errors import BadInput
 from kforge_nb.run import live
 from kforge_nb.run.looking import RunView
 from kforge_nb.run.wishes import held
+from kforge_nb.store.counters import with_counters
 from kforge_nb.store.records import ACTIVE
 from kforge_nb.view import words
 
@@ -217,10 +218,17 @@ class Run(RunView):
         return applied
 
     def undo(self) -> None:
-        """Takes back what ``apply`` did; does nothing where nothing was applied."""
+        """Takes back what ``apply`` did; does nothing where nothing was applied.
+
+        What the kernels did until then stays in the run's store, and so in its document.
+        """
         applied = _applied.pop(self.id, None)
-        if applied is not None:
-            applied.undo()
+        if applied is None:
+            return
+        counted = applied.counters()
+        applied.undo()
+        if self._source.record is not None:
+            self._source.record.store.update_run(self.id, counters=counted)
 
     def counters(self) -> dict[str, Any]:
         """Launches and fallbacks with their reasons since ``apply``; empty where nothing is."""
@@ -254,6 +262,10 @@ class Run(RunView):
         return "\n".join([f"<kforge {self.status()}>", *(f"  note: {note}" for note in notes)])
 
     # -- inside ----------------------------------------------------------------------------
+
+    def _document(self, *, details: bool = True) -> dict[str, Any]:
+        """The document, with what applied kernels have done up to now."""
+        return with_counters(super()._document(details=details), self.counters())
 
     @property
     def _conductor(self) -> Conductor | None:

@@ -5,20 +5,17 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, overload
 
-from kforge_nb.run import tables
+from kforge_nb.run.pictures import Pictures
 from kforge_nb.run.report import GuardSummary
 from kforge_nb.store import document
 
 if TYPE_CHECKING:
-    import pandas as pd
-    from matplotlib.axes import Axes
-
     from kforge_nb.run.source import Source
 
 __all__ = ["RunView"]
 
 
-class RunView:
+class RunView(Pictures):
     """The reading half of :class:`kforge_nb.Run`."""
 
     def __init__(self, source: Source) -> None:
@@ -44,57 +41,17 @@ class RunView:
     @property
     def document(self) -> dict[str, Any]:
         """The whole run document as it is now (see docs/run-document.md)."""
-        return self._source.document()
+        return self._document()
 
-    # -- tables and plots ------------------------------------------------------------------
+    def _document(self, *, details: bool = True) -> dict[str, Any]:
+        return self._source.document(details=details)
 
-    @property
-    def targets(self) -> pd.DataFrame:
-        """One row a target: share, headroom, state, best speed-up."""
-        return tables.targets(self._source.document(details=False))
-
-    @property
-    def nodes(self) -> pd.DataFrame:
-        """One row a judged candidate: verdict, speed-up with its interval, times in µs."""
-        return tables.nodes(self._source.document(details=False))
-
-    @property
-    def decisions(self) -> pd.DataFrame:
-        """One row a decision of the guard, with the evidence."""
-        return tables.decisions(self._source.document(details=False))
-
-    @property
-    def costs(self) -> pd.DataFrame:
-        """One row a call of a model (or other booking), in order, with running totals.
-
-        Tokens, US dollars and seconds of each, what was spent until then, and for it the
-        milliseconds of one run of the workload that the best candidates save.
-        """
-        return tables.costs(self._source.document(details=False))
-
-    def costs_by(self, what: str = "target") -> pd.DataFrame:
-        """The same summed by ``target`` or ``node``, or for the whole ``run``.
-
-        With what was saved and US dollars for each millisecond of it.
-        """
-        return tables.costs_by(self._source.document(details=False), what)
+    # -- reports and files -----------------------------------------------------------------
 
     @property
     def guard(self) -> GuardSummary:
         """What was installed in the model and what was not, and how the whole model fares."""
-        return GuardSummary(self._source.document(details=False))
-
-    def plot_cost(self, ax: Axes | None = None) -> Axes:
-        """Estimated whole-model gain against cost; needs matplotlib."""
-        from kforge_nb.view import plots
-
-        return plots.plot_cost(self._source.document(details=False), ax=ax)
-
-    def plot_tree(self, target: int | None = None, ax: Axes | None = None) -> Axes:
-        """The search tree of one target (the largest one where none is given)."""
-        from kforge_nb.view import plots
-
-        return plots.plot_tree(self._source.document(details=False), target, ax=ax)
+        return GuardSummary(self._document(details=False))
 
     def save(self, path: str | Path, *, redact: bool = False) -> Path:
         """Writes the run as one document, or as a page (:meth:`to_html`) where the name is .html.
@@ -102,7 +59,7 @@ class RunView:
         ``redact`` leaves out sources, names and values of your code. Returns the path.
         """
         target = Path(path).expanduser()
-        data = self._source.document()
+        data = self._document()
         if target.suffix == ".html":
             return document.write(target, self._page(data, full=False, redact=redact))
         return document.save(target, data, redact=redact)
@@ -127,7 +84,7 @@ class RunView:
         Raises:
             StoreError: The file cannot be written.
         """
-        text = self._page(self._source.document(), full=full, redact=redact)
+        text = self._page(self._document(), full=full, redact=redact)
         return text if path is None else document.write(Path(path).expanduser(), text)
 
     @staticmethod
@@ -142,7 +99,7 @@ class RunView:
         """The saved view only: a widget in a saved notebook is an error message later on."""
         from kforge_nb.view.static import bundle
 
-        return bundle(self._source.document())
+        return bundle(self._document())
 
     def _brief(self) -> dict[str, Any]:
         """The run's own record, without its nodes."""

@@ -11,11 +11,12 @@ from typing import TYPE_CHECKING, Any
 from kforge_nb.errors import BadInput
 from kforge_nb.proposers import spending
 from kforge_nb.store import frames
+from kforge_nb.view import claims
 
 if TYPE_CHECKING:
     import pandas as pd
 
-__all__ = ["costs", "costs_by", "decisions", "nodes", "targets"]
+__all__ = ["costs", "costs_by", "decisions", "nodes", "targets", "whole"]
 
 _NODES = (
     "node", "target", "name", "parent", "depth", "action", "title", "language", "proposer",
@@ -25,7 +26,10 @@ _NODES = (
 _DECISIONS = (
     "target", "name", "share", "node", "installed", "reason", "isolated", "isolated_low",
     "isolated_high", "in_model", "in_model_low", "in_model_high", "in_model_us", "without_us",
-    "fidelity",
+    "fidelity", "launches", "replayed", "fallbacks", "fallback_reasons",
+)  # fmt: skip
+_WHOLE = (
+    "name", "rest", "against", "ratio", "low", "high", "shown", "n", "ours_us", "against_us",
 )  # fmt: skip
 _COSTS = (
     "target", "name", "node", "purpose", "model", "prompt", "calls", "tokens_in", "tokens_cached",
@@ -43,7 +47,7 @@ _BY = {
 _TARGETS = (
     "target", "name", "family", "granularity", "vendor", "calls", "mean_us", "share", "bytes",
     "flops", "roofline_us", "headroom", "ceiling", "state", "judged", "best", "speedup",
-    "installed",
+    "low", "high", "ours_us", "eager_us", "compile_us", "installed", "variant", "modules",
 )  # fmt: skip
 _FIGURES = frozenset({
     "speedup", "low", "high", "ours_us", "eager_us", "compile_us", "over_compile", "value",
@@ -51,6 +55,7 @@ _FIGURES = frozenset({
     "in_model_high", "in_model_us", "without_us", "fidelity", "tokens_in", "tokens_cached",
     "tokens_out", "tokens_reasoning", "usd", "total_usd", "total_seconds", "best_speedup",
     "saved_ms", "usd_per_ms", "mean_us", "bytes", "flops", "roofline_us", "headroom", "ceiling",
+    "ratio", "against_us",
 })  # fmt: skip
 
 
@@ -101,6 +106,15 @@ def targets(document: dict[str, Any]) -> pd.DataFrame:
     table = _frame(frames.target_rows, document, _TARGETS)
     table["state_reason"] = [t["state_reason"] for t in document["targets"]]
     return table
+
+
+def whole(document: dict[str, Any]) -> pd.DataFrame:
+    """One row a comparison of the whole model, with what its interval shows."""
+    return _frame(
+        lambda d: [{**row, "shown": claims.shown(row)} for row in frames.whole_rows(d)],
+        document,
+        _WHOLE,
+    )
 
 
 def _frame(

@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Any
 
 from kforge_nb.errors import DocumentError, StoreError
 from kforge_nb.store.clean import clean, scrubber
+from kforge_nb.store.counters import with_counters
 from kforge_nb.store.launching import launch_of
 from kforge_nb.store.redact import redacted
 from kforge_nb.store.schema import SCHEMA, fit, schema, validate
@@ -69,7 +70,7 @@ def build(store: Store, run: str, *, details: bool = True) -> dict[str, Any]:
         asked = _asked(store.calls(run)) if details else {}
     rows = [_node_row(n, scrub) for n in nodes]
     of = {t["index"]: t["record"] for t in targets}
-    return {
+    found = {
         "schema": SCHEMA,
         "id": record["id"],
         "name": record["name"],
@@ -94,6 +95,7 @@ def build(store: Store, run: str, *, details: bool = True) -> dict[str, Any]:
         "recommendation": _optional(record["recommendation"], "recommendation", scrub),
         "counters": _optional(record["counters"], "facts", scrub),
     }
+    return with_counters(found, record["counters"])
 
 
 def details_of(store: Store, run: str, node: str) -> dict[str, Any]:

@@ -20,11 +20,13 @@ def target_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One row a target: what it is, what it weighs, how far the search came.
 
     Columns: target, name, family, granularity, vendor, calls, mean_us, share, bytes, flops,
-    roofline_us, headroom, ceiling, state, judged, best (node id), speedup (of the best), installed.
+    roofline_us, headroom, ceiling, state, judged, best (node id), then of the best candidate
+    speedup, low, high, ours_us, eager_us, compile_us; installed, variant, modules.
     """
     names: tuple[str, ...] = ("name", "family", "granularity", "vendor", "calls", "mean_us")
     names += ("share", "bytes")
     names += ("flops", "roofline_us", "headroom", "ceiling", "state")
+    of_best = ("speedup", "low", "high", "ours_us", "eager_us", "compile_us")
     nodes = {n["id"]: n for n in document["nodes"]}
     installed = {d["target"]: d["installed"] for d in document["decisions"]}
     judged: dict[int, int] = {}
@@ -36,8 +38,10 @@ def target_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
             **{n: t[n] for n in names},
             "judged": judged.get(t["index"], 0),
             "best": t["best"],
-            "speedup": nodes[t["best"]]["speedup"] if t["best"] is not None else None,
+            **{k: nodes[t["best"]][k] if t["best"] is not None else None for k in of_best},
             "installed": installed.get(t["index"]),
+            "variant": t["variant"],
+            "modules": t["modules"],
         }
         for t in document["targets"]
     ]
@@ -82,12 +86,15 @@ def decision_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One row a decision of the guard.
 
     Columns: target, name, share, node, installed, reason; isolated, isolated_low, isolated_high;
-    in_model, in_model_low, in_model_high, in_model_us, without_us; fidelity.
+    in_model, in_model_low, in_model_high, in_model_us, without_us; fidelity; since ``apply`` the
+    kernel's launches, replayed (in CUDA graphs), fallbacks and fallback_reasons.
     """
     targets = {t["index"]: t for t in document["targets"]}
     rows = []
     for d in document["decisions"]:
         alone, model = d["isolated"] or {}, d["in_model"] or {}
+        counted = d.get("counters") or {}
+        fallbacks = counted.get("fallbacks")
         target = targets[d["target"]]
         rows.append(
             {
@@ -106,6 +113,10 @@ def decision_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "in_model_us": model.get("ours_us"),
                 "without_us": model.get("against_us"),
                 "fidelity": (d["fidelity"] or {}).get("ratio"),
+                "launches": counted.get("launches"),
+                "replayed": counted.get("replayed"),
+                "fallbacks": None if fallbacks is None else sum(fallbacks.values()),
+                "fallback_reasons": fallbacks,
             }
         )
     return rows

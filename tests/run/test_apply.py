@@ -7,6 +7,7 @@ import torch
 from torch import nn
 
 import kforge_nb
+from kforge_nb.api import load_run
 from kforge_nb.candidates.candidate import Candidate, Kernel, LaunchPlan
 from kforge_nb.errors import BadInput
 from kforge_nb.options import OptimizeOptions
@@ -90,6 +91,25 @@ def test_apply_runs_the_kernel_and_undo_brings_the_original_back(decided, model)
     assert run.counters() == {}
     assert model._compiled_call_impl is before
     assert torch.equal(model(x), expected)
+
+
+def test_what_applied_kernels_do_is_in_the_document_then_and_later(decided, model, tmp_path):
+    """Launches stand with the decision while applied, in a saved file, and after undo()."""
+    run, x = decided
+    assert run.document["decisions"][0].get("counters") is None
+
+    run.apply(rest="eager")
+    before = run.decisions["launches"][0]
+    model(x)
+    assert run.decisions["launches"][0] == before + 1
+    saved = load_run(run.save(tmp_path / "run.kforge.json"))
+    run.undo()
+
+    later = Run(StoreSource(run.record))
+    for handle in (saved, later):
+        assert handle.document["decisions"][0]["counters"]["launches"] == before + 1
+        assert handle.document["counters"]["calls"]["compiled"] > 0
+        assert "no fallback" in handle._repr_mimebundle_()["text/html"]
 
 
 def test_a_new_handle_applies_what_another_session_decided(decided, stage, model):

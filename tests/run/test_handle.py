@@ -42,6 +42,7 @@ def test_empty_tables_have_the_same_columns_as_full_ones(stage, finished):
     assert list(fresh.targets.columns) == list(finished.targets.columns)
     assert tuple(fresh.decisions.columns) == tables._DECISIONS
     assert tuple(fresh.costs.columns) == tables._COSTS
+    assert tuple(fresh.whole.columns) == tables._WHOLE
 
 
 def test_the_status_is_one_line(stage, finished):
