@@ -111,6 +111,7 @@ def lab(tmp_path_factory):
         f"--ServerApp.root_dir={folder}",
     ]
     command += ["--IdentityProvider.token=", "--ServerApp.disable_check_xsrf=True"]
+    command += ["--LabApp.expose_app_in_browser=True"]  # as window.jupyterapp
     log = (home / "lab.log").open("w")
     server = subprocess.Popen(
         command,

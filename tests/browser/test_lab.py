@@ -82,10 +82,10 @@ def test_a_run_is_watched_stopped_saved_and_opened_again(page, lab, notebook):
     live.get_by_label("source").wait_for()
     live.get_by_role("button", name="Stop").click()
 
-    saved = page.locator('.jp-RenderedHTMLCommon [aria-label="Run minilm"]')
+    saved = page.locator('.kforge-run [aria-label="Run minilm"]')  # drawn by the extension
     saved.wait_for(timeout=30_000)
     assert "stopped by you" in saved.inner_text()
-    assert live.count() == 0
+    assert page.locator(".jupyter-widgets").count() == 0
 
     page.keyboard.press("Control+s")
     wait_until(lambda: len(outputs(notebook)) == 1)

@@ -18,6 +18,7 @@ export interface PanelOptions {
 
 export class RunsPanel extends Widget {
   private timer: number | null = null;
+  private awaited = false;
   private readonly place = document.createElement("div");
 
   constructor(private readonly options: PanelOptions) {
@@ -36,6 +37,14 @@ export class RunsPanel extends Widget {
     const { listing, trans, open } = this.options;
     const onRefresh = (): void => this.refresh();
     render(h(Panel, { listing: listing.listing, trans, onOpen: open, onRefresh }), this.place);
+    if (this.awaited && document.activeElement === this.node) this.enter();
+  }
+
+  /** Moves the focus into the list, or waits for one where there is none yet. */
+  enter(): void {
+    const first = this.place.querySelector<HTMLElement>(".kforge-runs-row");
+    this.awaited = first === null;
+    (first ?? this.node).focus();
   }
 
   /** Reads the folder, if the panel can be seen. */
@@ -63,8 +72,7 @@ export class RunsPanel extends Widget {
   }
 
   protected override onActivateRequest(): void {
-    const first = this.place.querySelector<HTMLElement>(".kforge-runs-row");
-    (first ?? this.node).focus();
+    this.enter();
   }
 
   private look(): void {

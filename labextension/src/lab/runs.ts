@@ -95,7 +95,11 @@ function addCommands(
   app.commands.addCommand(Commands.showRuns, {
     label: trans.__("Show Runs of This Folder"),
     describedBy: NOTHING,
-    execute: () => app.shell.activateById(panel.id),
+    execute: () => {
+      app.shell.activateById(panel.id);
+      // The command palette gives the focus back to where it was once its command has run.
+      requestAnimationFrame(() => panel.enter());
+    },
   });
   app.commands.addCommand(Commands.refreshRuns, {
     label: trans.__("Refresh the List of Runs"),

@@ -3,6 +3,7 @@ import { render } from "preact";
 import type { RunSource } from "../source";
 import { App } from "./App";
 import { Boundary } from "./Boundary";
+import { keepReachable } from "./reachable";
 
 /** Shows the run of `source` in `el`; returns a function that removes it again. */
 export function mountRun(el: HTMLElement, source: RunSource): () => void {
@@ -14,7 +15,9 @@ export function mountRun(el: HTMLElement, source: RunSource): () => void {
     </Boundary>,
     root,
   );
+  const leave = keepReachable(root);
   return () => {
+    leave();
     render(null, root);
     root.remove();
   };
