@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
+from benchmarks.prompt_faults import LABEL, label_of
 from benchmarks.report import make_report, measure_row
 from kforge_nb.judge.evaluation import Evaluation, Verdict
 from kforge_nb.proposers.transcript import Entry, Transcript
@@ -12,24 +13,30 @@ from kforge_nb.proposers.transcript import Entry, Transcript
 __all__ = ["report_of"]
 
 NEAR = 0.95
+DEEP = 4
 _UNCOMPILED = frozenset({Verdict.COMPILE_FAILED, Verdict.REFUSED, Verdict.WRAPPER})
 Row = dict[str, Any]
 
 
 def report_of(said: Transcript, duels: dict[str, Any], recipes: dict[str, Any]) -> Row:
-    """Rows by version, then one row a target with its best kernel."""
-    versions = sorted({e.version for e in said.entries})
+    """Rows by version, then planted faults, then one row a target with its best kernel."""
+    answered = [e for e in said.entries if e.action != "planted"]
     rows: list[Row] = []
-    for version in versions:
-        rows += _version_rows(version, [e for e in said.entries if e.version == version])
-    rows += _ends(said.entries, duels)
-    rows += [_target_row(name, said.entries, duels, recipes) for name in _names(said.entries)]
+    for version in sorted({e.version for e in answered}):
+        rows += _version_rows(version, [e for e in answered if e.version == version])
+    rows += [_fault_row(e, said.entries) for e in said.entries if e.action == "planted"]
+    own = [e for e in answered if label_of(e) is None]
+    rows += _ends(own, duels)
+    rows += [_target_row(name, own, duels, recipes) for name in _names(own)]
     notes = [
         "a draft compiles if the judge does not refuse it and the compiler takes it",
         "a draft is right if its first answer is (a mended form counts)",
         "CUDA drafts count as right or wrong only where a GPU judged them",
+        "planted: a recorded kernel got a fault, and the product's own prompt asked for its repair",
         "tokens are estimates by length",
     ]
+    if not any(e.action == "repair" for e in own):
+        notes.append("no answer failed by itself, so every repair is one of a planted fault")
     return make_report("prompt_trial", rows, notes=notes, source=said.source, model=said.model)
 
 
@@ -38,24 +45,52 @@ def _names(entries: Iterable[Entry]) -> list[str]:
 
 
 def _version_rows(version: str, entries: list[Entry]) -> list[Row]:
-    drafts = _drafts(entries)
+    own = [e for e in entries if label_of(e) is None]
+    drafts = _drafts(own)
     judged = [e for e in drafts if _judged(e)]
-    compiled = [e for e in drafts if _compiled(e)]
-    right = [e for e in judged if _right(e)]
-    repairs = [e for e in entries if e.action == "repair"]
-    mended = [e for e in repairs if _right(e)]
+    steps = [e for e in own if e.action == "optimise"]
     tokens = sum(e.tokens_in + e.tokens_out for e in entries)
     name = f"prompts {version}"
+    rows = [
+        _share(f"{name}: drafts that compile", drafts, _compiled),
+        _share(f"{name}: drafts right at first try", judged, _right),
+        _share(f"{name}: optimisations that are right", [e for e in steps if _judged(e)], _right),
+    ]
+    for kind, planted in (("natural failures", False), ("planted faults", True)):
+        repairs = [
+            e for e in entries
+            if e.action == "repair" and (label_of(e) is not None) == planted
+        ]  # fmt: skip
+        rows.append(_share(f"{name}: repairs of {kind} that compile", repairs, _compiled))
+        rows.append(_share(f"{name}: repairs of {kind} that are right", repairs, _right))
     return [
-        _share(f"{name}: drafts that compile", len(compiled), len(drafts)),
-        _share(f"{name}: drafts right at first try", len(right), len(judged)),
-        _share(f"{name}: repairs that mend", len(mended), len(repairs)),
+        *(row for row in rows if row["n"]),
         measure_row(f"{name}: answers", len(entries), "answers"),
         measure_row(f"{name}: tokens (estimate)", tokens, "tokens"),
     ]
 
 
-def _share(name: str, part: int, whole: int) -> Row:
+def _fault_row(planted: Entry, entries: Iterable[Entry]) -> Row:
+    """A planted fault: what the judge found, and whether repairs mended it."""
+    label = label_of(planted)
+    tries = [e for e in entries if label_of(e) == label and e is not planted]
+    mended = any(_right(e) for e in tries)
+    fault = (label or "").removeprefix(LABEL)
+    return measure_row(
+        f"planted in {planted.target}: {fault}", float(mended), "mended", n=len(tries),
+        verdicts=[_verdict(e) for e in (planted, *tries)],
+    )  # fmt: skip
+
+
+def _verdict(entry: Entry) -> str:
+    return str(entry.evaluation["verdict"]) if entry.evaluation else "no candidate"
+
+
+def _share(name: str, entries: Sequence[Entry], holds: Callable[[Entry], bool]) -> Row:
+    return _part(name, sum(map(holds, entries)), len(entries))
+
+
+def _part(name: str, part: int, whole: int) -> Row:
     return measure_row(f"{name} ({part} of {whole})", part / whole if whole else 0.0, "share",
                        n=whole)  # fmt: skip
 
@@ -92,29 +127,49 @@ def _right(entry: Entry) -> bool:
     return found is not None and found.correct and bool(found.timings)
 
 
-def _ends(entries: Iterable[Entry], duels: dict[str, Any]) -> list[Row]:
-    """How many targets end near the best recipe or better, and how many are strictly faster."""
-    names = [n for n in _names(entries) if n in duels or not n.startswith("cuda_")]
-    near = [n for n in names if n in duels and duels[n]["ratio"] >= NEAR]
-    faster = [n for n in names if n in duels and duels[n]["low"] > 1.0]
+def _ends(entries: Sequence[Entry], duels: dict[str, Any]) -> list[Row]:
+    """How far targets were taken, and how many end near the best recipe or strictly faster."""
+    cpu = [n for n in _names(entries) if not n.startswith("cuda_")]
+    deep = [n for n in cpu if sum(e.target == n for e in entries) >= DEEP]
+    names = [n for n in _names(entries) if "ratio" in duels.get(n, {})]
+    near = [n for n in names if duels[n]["ratio"] >= NEAR]
+    faster = [n for n in names if duels[n]["low"] > 1.0]
     return [
-        _share("targets within 5% of the best recipe, or better", len(near), len(names)),
-        _share("targets strictly faster than the best recipe", len(faster), len(names)),
+        _part(f"CPU targets taken {DEEP} steps or more", len(deep), len(cpu)),
+        _part("targets within 5% of the best recipe, or better", len(near), len(names)),
+        _part("targets strictly faster than the best recipe", len(faster), len(names)),
     ]
 
 
 def _target_row(
-    name: str, entries: Iterable[Entry], duels: dict[str, Any], recipes: dict[str, Any]
+    name: str, entries: Sequence[Entry], duels: dict[str, Any], recipes: dict[str, Any]
 ) -> Row:
     mine = [e for e in entries if e.target == name]
-    verdicts = [e.evaluation["verdict"] if e.evaluation else "no candidate" for e in mine]
     speeds = [f.speedup or 0.0 for e in mine if _right(e) and (f := _evaluation(e)) is not None]
     duel = duels.get(name, {})
-    recipe = recipes.get(name, {}).get("evaluation")
+    eager = duel.get("eager", {})
+    tuned = recipes.get(name, {}).get("tuned", {}).get("origin")
     more: Row = {
-        "verdicts": verdicts,
-        "over_recipe": {k: duel[k] for k in ("ratio", "low", "high") if k in duel},
-        "recipe_over_eager": Evaluation.from_document(recipe).speedup if recipe else None,
+        "verdicts": [_verdict(e) for e in mine],
+        "steps": len(mine),
+        "generation": _generation(duel.get("candidate"), mine),
+        "over_recipe": {k: duel[k] for k in ("ratio", "low", "high", "n") if k in duel},
+        "timed": "alone, on fresh samples" if eager else "beside other programs, when judged",
+        "recipe": duel.get("recipe") or tuned,
     }
-    best = max(speeds, default=0.0)
-    return measure_row(f"{name}: best over eager", best, "times", n=len(mine), **more)
+    best = eager.get("ratio", max(speeds, default=0.0))
+    low, high = eager.get("low"), eager.get("high")
+    return measure_row(f"{name}: best over eager", best, "times", low=low, high=high,
+                       n=eager.get("n", len(mine)), **more)  # fmt: skip
+
+
+def _generation(candidate: str | None, entries: Sequence[Entry]) -> int | None:
+    """How many kernels the best one descends from, itself included; None where there is none."""
+    parents = {e.candidate: e.parent for e in reversed(entries) if e.candidate is not None}
+    if candidate not in parents:
+        return None
+    count = 0
+    at: str | None = candidate
+    while at is not None and count <= len(entries):
+        count, at = count + 1, parents.get(at)
+    return count

@@ -94,6 +94,22 @@ def delta_rule(q: Any, k: Any, v: Any, a: Any, b: Any, state: Any) -> Any:
     return torch.stack(answers, 1), state
 
 
+def fake_quant(x: Any) -> Any:
+    """Each row to 255 levels and back: a rounding that flips by the last bit of a quotient."""
+    import torch
+
+    scale = x.abs().amax(-1, keepdim=True).clamp(min=1e-8) / 127.0
+    return torch.round(x / scale).clamp(-127, 127) * scale
+
+
+def best_of_row(x: Any) -> Any:
+    """Greedy decoding: the largest logit of each row with its place, softly capped before."""
+    import torch
+
+    found = torch.tanh(x / 30.0) * 30.0
+    return torch.amax(found, -1), torch.argmax(found, -1)
+
+
 def _normal(*shape: int, dtype: str = "float32") -> Input:
     return shape, dtype, "normal"
 
@@ -170,6 +186,8 @@ HARDER: tuple[TrialTarget, ...] = (
         (_normal(4, 8, 16, 64), _normal(4, 8, 16, 64), _normal(4, 8, 16, 64), _normal(4, 8, 16),
          _normal(4, 8, 16), _normal(4, 16, 64, 64)),
     ),
+    TrialTarget("fake_quant", "other", "cpu", fake_quant, (_normal(1024, 2048),)),
+    TrialTarget("best_of_row", "reduction", "cpu", best_of_row, (_normal(256, 8192),)),
 )  # fmt: skip
 
 TRIAL: tuple[TrialTarget, ...] = (*FIRST, *HARDER)
