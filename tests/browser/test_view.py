@@ -29,7 +29,7 @@ def opened(page, site):
 
 def test_headline_targets_and_decisions_are_on_the_page(page, site, run):
     """One look answers what was gained, against what, and what was decided."""
-    text = opened(page, site).inner_text()
+    text = " ".join(opened(page, site).inner_text().split())
 
     assert "1.06× (1.05 to 1.07) over the same rest (inductor) without kernels" in text
     assert "1.30× (1.29 to 1.31) over the untouched eager model" in text
@@ -97,3 +97,54 @@ def test_dispose_leaves_nothing(page, site):
     page.evaluate("kforge.dispose()")
 
     assert page.locator("#run").inner_html() == ""
+
+
+def test_the_target_table_is_worked_by_keyboard_alone(page, site):
+    """Tab to a header sorts by Enter; Tab into the rows, arrows walk, Enter chooses."""
+    opened(page, site)
+    page.get_by_role("button", name="speed-up over eager").focus()
+    page.keyboard.press("Enter")
+    head = page.get_by_role("columnheader", name="speed-up over eager")
+    assert head.get_attribute("aria-sort") == "descending"
+
+    rows = page.locator(".kforge-targets tbody tr")
+    assert rows.evaluate_all("all => all.filter((row) => row.tabIndex === 0).length") == 1
+    page.locator('.kforge-targets tr[tabindex="0"]').focus()
+    page.keyboard.press("ArrowDown")
+    page.keyboard.press("Enter")
+    assert (
+        page.locator('.kforge-targets tr[aria-selected="true"]').get_attribute("data-target") == "1"
+    )
+
+
+def test_the_targets_are_filtered_and_grouped(page, site):
+    """Words narrow the table, and modules gather the rest of it with their sums."""
+    opened(page, site)
+    page.get_by_label("Filter targets by name, shape or module").fill("output")
+    assert page.locator(".kforge-targets tr[data-target]").count() == 1
+    page.get_by_label("Filter targets by name, shape or module").fill("")
+    page.get_by_role("button", name="By module").click()
+    first = page.locator(".kforge-group").first.inner_text()
+    assert first.split("\t")[0].startswith("encoder.layer.*.intermediate")
+    assert "76.5%" in first
+
+
+@pytest.mark.parametrize("width", [420, 1100])
+def test_marks_of_the_guard_stand_under_the_ticks_of_their_axis(page, site, width):
+    """A ratio of 1 is drawn exactly below the label 1×, in every row."""
+    page.set_viewport_size({"width": width, "height": 800})
+    opened(page, site)
+    middles = page.evaluate(
+        """() => {
+          const middle = (e) => {
+            const box = e.getBoundingClientRect();
+            return box.left + box.width / 2;
+          };
+          const table = document.querySelector(".kforge-guard table");
+          const label = [...table.querySelectorAll(".kforge-ticks span")]
+            .find((tick) => tick.textContent === "1×");
+          return [label, ...table.querySelectorAll("u.one")].map(middle);
+        }"""
+    )
+    assert len(middles) == 5
+    assert max(middles) - min(middles) < 1.5
