@@ -104,7 +104,7 @@ test("failed and lost calls are told, for the run and for the target that they w
   const row = [...section.querySelectorAll(".kforge-costs tbody tr")].find((tr) =>
     tr.querySelector("th")?.textContent?.startsWith("0 "),
   );
-  expect(row?.textContent).toContain("1, 1");
+  expect(row?.textContent).toContain("1 failed, 1 lost");
 });
 
 test("expected and measured gain, and equal budgets, are told apart by words and by their lines", async () => {

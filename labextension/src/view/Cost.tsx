@@ -91,15 +91,15 @@ function Equal(props: { equal: Uniform | null; all: Total; unit: Unit }): JSX.El
       <h4>To reach {format.ratio(equal.ours.gain)} (99% of what was saved)</h4>
       <dl>
         <dt>this run</dt>
-        <dd>
+        <dd aria-hidden="true">
           <i style={{ width: `${(ours / most) * 100}%` }} />
-          <b>{amount(unit, ours)}</b>
         </dd>
+        <dd>{amount(unit, ours)}</dd>
         <dt>equal budgets</dt>
-        <dd>
+        <dd aria-hidden="true">
           <i class="other" style={{ width: `${(theirs / most) * 100}%` }} />
-          <b>about {amount(unit, theirs)}</b>
         </dd>
+        <dd>about {amount(unit, theirs)}</dd>
       </dl>
       <p class="kforge-note">
         An estimate from this run's own candidates: {equal.rounds} for each of {equal.targets} targets.

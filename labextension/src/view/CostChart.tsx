@@ -14,6 +14,8 @@ const TOP = 14;
 const BOTTOM = 24;
 /** Words and marks nearer than this to another are moved, or share one. */
 const APART = 13;
+/** Room that the words at the dashed line take. */
+const WORDS = 140;
 
 interface Props {
   document: RunDocument;
@@ -99,13 +101,13 @@ export function stairs(spots: readonly Spot[], unit: Unit, x: Scale, y: Scale): 
     .join("");
 }
 
-/** The words at the dashed line, at its middle, where the other lines leave room. */
+/** The words at the dashed line: below its end, on the side where there is room. */
 function EqualLabel(props: { spots: Spot[]; unit: Unit; x: Scale; y: Scale }): JSX.Element {
-  const { spots, unit, x, y } = props;
-  const last = spots.at(-1);
-  const half = spots.find((s) => last !== undefined && s[unit] >= last[unit] / 2) ?? last;
+  const last = props.spots.at(-1);
+  const [x, y] = [props.x(last?.[props.unit] ?? 0), props.y(last?.gain ?? 1)];
+  const right = x < WIDTH - RIGHT - WORDS;
   return (
-    <text class="equal" x={x(half?.[unit] ?? 0) + 6} y={y(half?.gain ?? 1) + 14}>
+    <text class="equal" x={right ? x + 7 : x - 7} y={y + 17} text-anchor={right ? "start" : "end"}>
       equal budgets (estimate)
     </text>
   );

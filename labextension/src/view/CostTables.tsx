@@ -7,7 +7,7 @@ import * as format from "./format";
 import { tokens } from "./spoken";
 import { curve, type Spot, total, type Total, type Uniform, type Unit } from "./worth";
 
-const WIDTH = 200;
+const WIDTH = 160;
 const HEIGHT = 30;
 const PAD = 5;
 
@@ -37,13 +37,12 @@ export function TargetCosts({ document, unit, selected, onSelect }: Props): JSX.
         <thead>
           <tr>
             <th scope="col">target</th>
-            <th scope="col">best speed-up so far, to {format.ratio(top)}, by what it cost</th>
+            <th scope="col">best so far, to {format.ratio(top)}, by cost</th>
             <th scope="col" class="n">best</th>
+            <th scope="col" class="n">saved a run</th>
             <th scope="col" class="n">judged</th>
             <th scope="col" class="n">time</th>
             {paid && <PaidHead />}
-            <th scope="col" class="n">saved a run</th>
-            {paid && <th scope="col" class="n">per ms saved</th>}
             <th scope="col">ended</th>
           </tr>
         </thead>
@@ -64,13 +63,10 @@ export function TargetCosts({ document, unit, selected, onSelect }: Props): JSX.
                 <Line spots={spots} unit={unit} end={end} top={top} target={target} />
               </td>
               <td class="n">{sums.gain > 1 ? format.ratio(sums.gain) : "–"}</td>
+              <td class="n">{sums.savedMs === null ? "–" : `${sums.savedMs.toFixed(2)} ms`}</td>
               <td class="n">{sums.judged}</td>
               <td class="n">{format.clock(sums.seconds)}</td>
               {paid && <Paid sums={sums} />}
-              <td class="n">{sums.savedMs === null ? "–" : `${sums.savedMs.toFixed(2)} ms`}</td>
-              {paid && (
-                <td class="n">{sums.savedMs ? format.usd(sums.usd / sums.savedMs) : "–"}</td>
-              )}
               <td class="kforge-cut" title={ending(target)}>
                 {ending(target)}
               </td>
@@ -86,22 +82,29 @@ function PaidHead(): JSX.Element {
   return (
     <>
       <th scope="col" class="n">calls</th>
-      <th scope="col" class="n">failed, lost</th>
       <th scope="col" class="n">tokens in, out</th>
       <th scope="col" class="n">spent</th>
+      <th scope="col" class="n">per ms saved</th>
     </>
   );
 }
 
 function Paid({ sums }: { sums: Total }): JSX.Element {
+  const vain = [
+    ...(sums.failed > 0 ? [`${sums.failed} failed`] : []),
+    ...(sums.lost > 0 ? [`${sums.lost} lost`] : []),
+  ];
   return (
     <>
-      <td class="n">{sums.calls}</td>
-      <td class="n">{sums.failed + sums.lost === 0 ? "–" : `${sums.failed}, ${sums.lost}`}</td>
+      <td class="n">
+        {sums.calls}
+        {vain.length > 0 && <div class="kforge-note">{vain.join(", ")}</div>}
+      </td>
       <td class="n">
         {tokens(sums.tokensIn)}, {tokens(sums.tokensOut)}
       </td>
       <td class="n">{format.usd(sums.usd)}</td>
+      <td class="n">{sums.savedMs ? format.usd(sums.usd / sums.savedMs) : "–"}</td>
     </>
   );
 }
