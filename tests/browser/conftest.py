@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import signal
 import socket
 import subprocess
 import sys
@@ -125,7 +126,11 @@ def lab(tmp_path_factory):
         yield f"http://127.0.0.1:{port}/", folder
     finally:
         server.terminate()
-        server.wait(30)
+        try:
+            server.wait(30)
+        except subprocess.TimeoutExpired:  # Jupyter Server waits for ever for a kernel at its start
+            os.killpg(server.pid, signal.SIGKILL)
+            server.wait()
         log.close()
 
 

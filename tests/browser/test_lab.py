@@ -97,6 +97,7 @@ def test_a_run_is_watched_stopped_saved_and_opened_again(page, lab, notebook):
     page.goto(f"{lab[0]}lab/tree/{notebook.name}?reset")
     saved.wait_for(timeout=60_000)
     assert "Error displaying widget" not in page.locator("body").inner_text()
+    page.get_by_text("Python 3 (ipykernel) | Idle").first.wait_for(timeout=60_000)
 
 
 def end_kernels(page, lab):

@@ -118,12 +118,14 @@ def test_every_command_stands_in_the_palette_under_one_name(desk):
 
 def test_a_double_click_opens_a_run_in_the_viewer(desk):
     """The file type is known and the viewer is what opens it, without any kernel."""
+    kernels = "[...jupyterapp.serviceManager.kernels.running()].length"
+    before = desk.evaluate(kernels)
     desk.locator(".jp-DirListing-item", has_text="minilm").dblclick()
     region = desk.locator(".kforge-viewer").get_by_role("region", name="Run minilm")
     region.wait_for()
 
     assert "over the untouched eager model" in region.inner_text()
-    assert desk.evaluate("jupyterapp.serviceManager.sessions.running().next().done")
+    assert desk.evaluate(kernels) == before
 
 
 @pytest.mark.parametrize(
@@ -290,10 +292,16 @@ def test_a_run_goes_on_in_a_notebook_where_the_output_is_the_view(desk):
 
 
 def type_cell(page, text):
-    """A new cell below with this text."""
+    """A new cell below with this text, and the cursor at its end."""
+    page.evaluate("jupyterapp.shell.currentWidget.context.ready")
     command(page, "notebook:insert-cell-below")
-    command(page, "notebook:enter-edit-mode")
-    page.keyboard.insert_text(text)
+    page.evaluate(
+        "text => jupyterapp.shell.currentWidget.content.activeCell.model"
+        ".sharedModel.setSource(text)",
+        text,
+    )
+    page.locator(".jp-CodeCell.jp-mod-active .cm-content").click()
+    page.keyboard.press("Control+End")
 
 
 def test_kernel_cells_are_cuda_only_as_long_as_they_are(desk, lab):
@@ -330,6 +338,7 @@ def test_the_launcher_makes_a_notebook_that_can_be_run(desk):
     text = "\n".join(cells.all_inner_texts())
     assert "%load_ext kforge_nb" in text
     assert "%%kforge optimize" in text
+    desk.get_by_text("Python 3 (ipykernel) | Idle").first.wait_for(timeout=60_000)
 
 
 # -- themes and accessibility --------------------------------------------------------------
