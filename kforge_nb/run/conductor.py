@@ -23,6 +23,7 @@ from kforge_nb.run.control import Control, Handed, Stopped
 from kforge_nb.run.searching import Search
 from kforge_nb.run.wishes import BY_BUTTON, Wishes
 from kforge_nb.store import document
+from kforge_nb.store.remembered import Remembered
 from kforge_nb.view.live import NoView, open_view
 
 if TYPE_CHECKING:
@@ -92,6 +93,7 @@ class Conductor:
         self._views_lock = threading.Lock()
         self.failure: BaseException | None = None
         self._seconds_before = seconds_before
+        self._memory = Remembered()
         self._ended = threading.Event()
         self._thread = threading.Thread(
             target=self._main, name=f"kforge-run-{record.name}", daemon=True
@@ -124,7 +126,9 @@ class Conductor:
 
     def compact(self) -> dict[str, Any]:
         """The run document without details but with what is under way, for the live view."""
-        found = document.build(self.record.store, self.record.id, details=False)
+        found = document.build(
+            self.record.store, self.record.id, details=False, memory=self._memory
+        )
         if not self.alive:
             return found
         searching = self._at_work

@@ -18,17 +18,22 @@ import os
 import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kforge_nb.errors import DocumentError, StoreError
 from kforge_nb.store.clean import clean, scrubber
 from kforge_nb.store.counters import with_counters
+from kforge_nb.store.keeping import SAVED_BYTES, bounded
 from kforge_nb.store.launching import launch_of
 from kforge_nb.store.redact import redacted
+from kforge_nb.store.remembered import Remembered
 from kforge_nb.store.schema import SCHEMA, fit, schema, validate
 
 if TYPE_CHECKING:
+    from sqlite3 import Row
+
     from kforge_nb.store.store import Store
 
 __all__ = [
@@ -49,7 +54,9 @@ LARGEST_BYTES = 256 * 2**20
 """No larger file is read."""
 
 
-def build(store: Store, run: str, *, details: bool = True) -> dict[str, Any]:
+def build(
+    store: Store, run: str, *, details: bool = True, memory: Remembered | None = None
+) -> dict[str, Any]:
     """The document of a run as the store knows it now; always valid.
 
     Args:
@@ -57,18 +64,22 @@ def build(store: Store, run: str, *, details: bool = True) -> dict[str, Any]:
         run: Id of the run.
         details: Put in the details (source, plan, log, samples) of every node; otherwise
             ``details`` is empty and :func:`details_of` gives them one by one.
+        memory: Rows of nodes and costs that were made before; they are shared, not copied.
 
     Raises:
         StoreError: No such run, or the store cannot be read.
     """
     scrub = scrubber()
+    memory = memory or Remembered()
+    memory.begin()
     with store.database.read():  # one consistent view
         record = store.run(run)
         targets = store.targets(run, files=False)
-        nodes = store.nodes(run, sources=details)
+        raw = store.node_rows(run)
+        nodes = [store.node_of(r, sources=True) for r in raw] if details else []
         costs, decisions, whole = store.costs(run), store.decisions(run), store.whole(run)
         asked = _asked(store.calls(run)) if details else {}
-    rows = [_node_row(n, scrub) for n in nodes]
+    rows = [memory.row(("node", r["id"]), r, partial(_read_row, store, r, scrub)) for r in raw]
     of = {t["index"]: t["record"] for t in targets}
     found = {
         "schema": SCHEMA,
@@ -88,7 +99,9 @@ def build(store: Store, run: str, *, details: bool = True) -> dict[str, Any]:
         "details": {n["id"]: _details(n, of[n["target"]], asked, scrub) for n in nodes}
         if details
         else {},
-        "costs": [fit(clean(c, scrub), "cost") for c in costs],
+        "costs": [
+            memory.row(("cost", i), c, partial(_cost_row, c, scrub)) for i, c in enumerate(costs)
+        ],
         "decisions": [_decision_row(d, scrub) for d in decisions],
         "whole": [fit(clean(w, scrub), "wholeRow") for w in whole],
         "fidelity": _optional(_fidelity(record["fidelity"]), "fidelity", scrub),
@@ -109,20 +122,23 @@ def details_of(store: Store, run: str, node: str) -> dict[str, Any]:
     return _details(found, target, _asked(store.calls(run, node)), scrubber())
 
 
-def save(path: str | Path, data: Mapping[str, Any], *, redact: bool = False) -> Path:
+def save(
+    path: str | Path, data: Mapping[str, Any], *, redact: bool = False, limit: int = SAVED_BYTES
+) -> Path:
     """Write a document, whole or not at all; returns the path.
 
     Args:
         path: The file; replaced if it is there.
         data: The document.
         redact: Leave out sources, names and values of the user's code, notes and logs.
+        limit: Bytes; of a larger one details are left out, as :mod:`kforge_nb.store.keeping` says.
 
     Raises:
         DocumentError: The data is no valid document.
         StoreError: The file cannot be written.
     """
     found = clean(data)
-    found = validate(redacted(found) if redact else found)
+    found = bounded(validate(redacted(found) if redact else found), limit)
     text = json.dumps(found, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
     return write(Path(path), text + "\n")
 
@@ -209,6 +225,14 @@ def _target_row(
     ):
         row["best"] = None
     return dict(row)
+
+
+def _cost_row(cost: Mapping[str, Any], scrub: Callable[[str], str]) -> Any:
+    return fit(clean(cost, scrub), "cost")
+
+
+def _read_row(store: Store, row: Row, scrub: Callable[[str], str]) -> dict[str, Any]:
+    return _node_row(store.node_of(row), scrub)
 
 
 def _node_row(node: Mapping[str, Any], scrub: Callable[[str], str]) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The sizes of a launch plan for the inputs that its target was captured with, for whoever shows it.
+"""The sizes of a launch plan for the inputs that its target was captured with, to be shown.
 
 A plan speaks of shapes in symbols; a reader wants to know how many blocks of how many threads that
 was. Plans in a store may be old or broken: what cannot be worked out is left unsaid.

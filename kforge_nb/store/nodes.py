@@ -175,13 +175,17 @@ class NodeRecords(LogRecords):
             Records with id, target, parent, action, digest, candidate, evaluation, seconds,
             visits, value and created: what ``add_node`` was given.
         """
+        with self.database.read():
+            return [self.node_of(row, sources=sources) for row in self.node_rows(run, target)]
+
+    def node_rows(self, run: str, target: int | None = None) -> list[Row]:
+        """The same, not yet read: rows for :meth:`node_of`, equal while their node is the same."""
         where, values = ("", [run]) if target is None else (" AND target = ?", [run, target])
         with self.database.read() as c:
-            rows = c.execute(
+            return c.execute(
                 f"SELECT * FROM nodes WHERE run = ?{where} ORDER BY target, number",  # noqa: S608
                 values,
             ).fetchall()
-            return [self._node(r, sources) for r in rows]
 
     def node(self, run: str, node: str) -> dict[str, Any]:
         """One node with source and log.
@@ -193,9 +197,10 @@ class NodeRecords(LogRecords):
             row = c.execute("SELECT * FROM nodes WHERE run = ? AND id = ?", (run, node)).fetchone()
             if row is None:
                 raise StoreError(f"no node {node!r} in run {run!r}")
-            return self._node(row, True)
+            return self.node_of(row, sources=True)
 
-    def _node(self, row: Row, sources: bool) -> dict[str, Any]:
+    def node_of(self, row: Row, *, sources: bool = False) -> dict[str, Any]:
+        """The record of one row of :meth:`node_rows`."""
         candidate, evaluation = load(row["candidate"]), load(row["evaluation"])
         if sources:
             candidate["source"] = self.blob(row["source"]).decode("utf-8", "surrogateescape")

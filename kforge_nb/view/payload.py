@@ -6,9 +6,9 @@ on demand (live view) or is named (saved output).
 
 from __future__ import annotations
 
-import json
 from typing import Any
 
+from kforge_nb.store.keeping import bounded, size
 from kforge_nb.view.facts import Document
 
 __all__ = ["for_notebook", "for_widget", "size"]
@@ -17,11 +17,6 @@ CODE_LIMIT = 4_000
 REASON_LIMIT = 1_000
 ORIGIN_LIMIT = 400
 NOTEBOOK_LIMIT = 2_000_000
-
-
-def size(value: Any) -> int:
-    """Bytes of a value as JSON."""
-    return len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode())
 
 
 def for_widget(document: Document) -> dict[str, Any]:
@@ -37,21 +32,11 @@ def for_widget(document: Document) -> dict[str, Any]:
 def for_notebook(document: Document, limit: int = NOTEBOOK_LIMIT) -> dict[str, Any]:
     """The document at no more than ``limit`` bytes, as far as leaving out details goes.
 
-    What a language model was asked goes first, since prompts are long and much alike; then all
-    details but those of the best and of the installed candidates; where even these are too much,
-    none stay.
+    The order in which they go is that of :mod:`kforge_nb.store.keeping`; where the rows alone are
+    too large they are cut as for the widget.
     """
-    whole = dict(document)
-    if size(whole) <= limit:
-        return whole
-    bare = {key: {**value, "prompt": ""} for key, value in document["details"].items()}
-    whole["details"] = bare
-    if size(whole) <= limit:
-        return whole
-    chosen = {t["best"] for t in document["targets"]} | {d["node"] for d in document["decisions"]}
-    few = {key: value for key, value in bare.items() if key in chosen}
-    smaller = {**whole, "details": few}
-    return smaller if size(smaller) <= limit else for_widget(document)
+    found = bounded(document, limit)
+    return for_widget(document) if not found["details"] else found
 
 
 def _short_target(target: dict[str, Any]) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 from kforge_nb.errors import DocumentError, StoreError
 from kforge_nb.store import Store, document
 from kforge_nb.store.clean import clean, scrubber, secret_values
+from kforge_nb.store.remembered import Remembered
 from kforge_nb.store.rules import problems
 from tests.store.filling import fill
 from tests.store.make_example import FILE
@@ -447,3 +448,34 @@ def test_a_rule_that_is_not_known_is_no_free_pass():
     """A keyword that the rules do not know must be an error, never ignored."""
     with pytest.raises(ValueError, match="minItems"):
         list(problems([], {"type": "array", "minItems": 1}))
+
+
+def test_a_document_made_again_costs_what_is_new_and_is_the_same(store, example):
+    """Rows made before are taken over, also when another part of the run has changed."""
+    run = fill(store, example)
+    memory = Remembered()
+    first = document.build(store, run, details=False, memory=memory)
+    store.set_statistics(run, [("0.1", 77, 0.5)])
+    store.replace_evaluation(run, "0.2", {"verdict": "wrong", "reason": "looked at again"})
+    again = document.build(store, run, details=False, memory=memory)
+
+    assert again == document.build(store, run, details=False)
+    rows = {row["id"]: row for row in again["nodes"]}
+    assert (rows["0.1"]["visits"], rows["0.2"]["reason"]) == (77, "looked at again")
+    old = {row["id"]: row for row in first["nodes"]}
+    assert [i for i in rows if rows[i] is not old[i]] == ["0.1", "0.2"]
+
+
+def test_a_secret_that_is_new_makes_every_row_anew(store, example, monkeypatch):
+    """A key set after a row was made is scrubbed from it all the same."""
+    example["nodes"][0]["title"] = "uses hunter2hunter2"
+    run = fill(store, example)
+    memory = Remembered()
+    assert (
+        "hunter2" in document.build(store, run, details=False, memory=memory)["nodes"][0]["title"]
+    )
+    monkeypatch.setenv("SOME_API_KEY", "hunter2hunter2")
+    assert (
+        "hunter2"
+        not in document.build(store, run, details=False, memory=memory)["nodes"][0]["title"]
+    )

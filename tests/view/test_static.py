@@ -217,12 +217,14 @@ def test_the_widget_gets_no_details_and_bounded_code(document):
 
 
 def test_a_notebook_keeps_the_details_that_matter_when_all_are_too_much(document):
-    """Above the limit the best and the installed candidates keep their sources."""
+    """Above the limit the best candidates keep their sources, others as far as there is room."""
     for details in document["details"].values():
         details["log"] = "x" * 100_000
     best = {t["best"] for t in document["targets"] if t["best"]}
 
-    assert set(for_notebook(document, limit=1_000_000)["details"]) == best
+    kept = set(for_notebook(document, limit=1_000_000)["details"])
+    assert best < kept
+    assert len(kept) == 9
     assert for_notebook(document, limit=50_000)["details"] == {}
     assert set(for_notebook(document, limit=10**9)["details"]) == set(document["details"])
 
