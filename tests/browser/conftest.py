@@ -12,6 +12,7 @@ import sys
 import threading
 import time
 import urllib.request
+from contextlib import contextmanager
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -90,7 +91,19 @@ class _Quiet(SimpleHTTPRequestHandler):
 @pytest.fixture(scope="session")
 def lab(tmp_path_factory):
     """Address and folder of a JupyterLab of its own, with no settings of the user's."""
-    home = tmp_path_factory.mktemp("lab")
+    with serving_lab(tmp_path_factory.mktemp("lab")) as served:
+        yield served
+
+
+@pytest.fixture(scope="session")
+def serve_lab():
+    """Starts further ones; see ``serving_lab``."""
+    return serving_lab
+
+
+@contextmanager
+def serving_lab(home, python=sys.executable, **environment):
+    """Address and folder of a JupyterLab that this Python runs, until the block ends."""
     folder = home / "notebooks"
     folder.mkdir()
     news = home / "settings" / "@jupyterlab" / "apputils-extension"
@@ -104,8 +117,9 @@ def lab(tmp_path_factory):
         "JUPYTERLAB_WORKSPACES_DIR": "workspaces",
         "IPYTHONDIR": "ipython",
     }
+    places = {name: str(home / part) for name, part in names.items()}
     port = _free_port()
-    command = [sys.executable, "-m", "jupyterlab", "--no-browser", "--allow-root"]
+    command = [str(python), "-m", "jupyterlab", "--no-browser", "--allow-root"]
     command += [
         f"--ServerApp.port={port}",
         "--ServerApp.port_retries=0",
@@ -116,7 +130,7 @@ def lab(tmp_path_factory):
     log = (home / "lab.log").open("w")
     server = subprocess.Popen(
         command,
-        env={**os.environ, **{name: str(home / part) for name, part in names.items()}},
+        env={**os.environ, **places, **environment},
         stdout=log,
         stderr=log,
         start_new_session=True,
