@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import html
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
+
+from kforge_nb.view import claims, words
+from kforge_nb.view.entries import ranked_decisions, whole_entries
 
 __all__ = ["GuardSummary"]
 
@@ -43,52 +47,52 @@ class GuardSummary:
 
     def _decision_rows(self) -> list[list[str]]:
         names = {t["index"]: t["name"] for t in self.document["targets"]}
-        head = ["target", "name", "decision", "alone", "in the model", "why"]
-        return [head, *(_decision_row(d, names) for d in self.document["decisions"])]
+        applied = any(d.get("counters") for d in self.document["decisions"])
+        head = ["target", "name", "decision", "alone", "in the model"]
+        head += ["at run time", "why"] if applied else ["why"]
+        ranked = ranked_decisions(self.document)
+        return [head, *(_decision_row(d, names, applied) for d in ranked)]
 
     def _whole_rows(self) -> list[list[str]]:
-        if not self.document["whole"]:
+        entries = whole_entries(self.document)
+        if not entries:
             return []
-        rows = [["what", "rest", "against", "ratio", "ours", "theirs"]]
-        for w in self.document["whole"]:
-            times = [f"{w[k] / 1000:.2f} ms" if w[k] else "" for k in ("ours_us", "against_us")]
-            rows.append([w["name"], w["rest"], w["against"], _ratio(w), *times])
+        over = ["over untouched", "over the same rest", "over torch.compile"]
+        rows = [["model", "time", *over]]
+        for e in entries:
+            label = f"{e.label} (recommended)" if e.recommended else e.label
+            compared = [_claim(row) for row in (e.over_eager, e.over_empty, e.over_compile)]
+            rows.append([label, words.time(e.us), *compared])
         return rows
 
     def _closing(self) -> list[str]:
         lines = []
         fidelity, advice = self.document["fidelity"], self.document["recommendation"]
         if fidelity:
-            lines.append(
-                f"error against float64: {_number(fidelity['ratio'])} times eager's own. "
-                f"{fidelity.get('note', '')}".strip()
-            )
+            note = fidelity.get("note", "")
+            lines.append(f"fidelity: {claims.fidelity(fidelity)}{f'. {note}' if note else ''}")
         if advice:
             lines.append(f"recommended: rest={advice['rest']!r}, {advice['reason']}")
         return lines
 
 
-def _decision_row(decision: dict[str, Any], names: dict[int, str]) -> list[str]:
+def _decision_row(decision: Mapping[str, Any], names: dict[int, str], applied: bool) -> list[str]:
     return [
         str(decision["target"]),
         str(names.get(decision["target"], "")),
         "replaced" if decision["installed"] else "original",
-        _ratio(decision["isolated"]),
-        _ratio(decision["in_model"]),
+        claims.measured(decision["isolated"]),
+        claims.measured(decision["in_model"]),
+        *([claims.counted(decision.get("counters")) or words.NONE] if applied else []),
         decision["reason"],
     ]
 
 
-def _number(value: float | None) -> str:
-    return "?" if value is None else f"{value:.3g}"
-
-
-def _ratio(figure: dict[str, Any] | None) -> str:
-    if not figure or figure["ratio"] is None:
+def _claim(row: Mapping[str, Any] | None) -> str:
+    if row is None:
         return ""
-    if figure["low"] is None or figure["high"] is None:
-        return f"{figure['ratio']:.2f}×"
-    return f"{figure['ratio']:.2f}× ({figure['low']:.2f} to {figure['high']:.2f})"
+    figure, spread, _ = claims.claim(row)
+    return f"{figure} {spread}".strip()
 
 
 def _aligned(rows: list[list[str]]) -> list[list[str]]:

@@ -54,6 +54,7 @@ def plot_cost(
             ha="right", va="top", fontsize=7.5,
         )  # fmt: skip
     if target is None:
+        _ended_targets(ax, document, [(at_, s.gain) for at_, s in zip(at, spots, strict=True)])
         _equal_budgets(ax, document, unit)
         _measured(ax, document)
     ax.set_xlabel(UNITS[unit])
@@ -81,6 +82,18 @@ def _end(document: Document, target: int | None) -> str:
 
 def _wrapped(text: str) -> str:
     return "\n".join(textwrap.wrap(text, 34)[:3])
+
+
+def _ended_targets(ax: Any, document: Document, spots: list[tuple[float, float]]) -> None:
+    """Where a rule, or the user, ended the search of a target; the end of the run is no such."""
+    ended = [t["stopped"] for t in document["targets"] if t.get("stopped")]
+    found = [spots[min(e["judged"], len(spots) - 1)] for e in ended if e["by"] != "run"]
+    if found:
+        xs, ys = zip(*found, strict=True)
+        ax.plot(
+            xs, ys, marker="v", ms=6, color="black", mfc="white", linestyle="none",
+            label="a target ended",
+        )  # fmt: skip
 
 
 def _equal_budgets(ax: Any, document: Document, unit: str) -> None:

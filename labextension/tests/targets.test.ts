@@ -82,9 +82,9 @@ test("by module the same place in every layer is one group, with the sum of its 
   await click("By module");
   const groups = all(".kforge-group").map((row) => row.textContent);
   expect(groups).toEqual([
-    "encoder.layer.*.intermediate76.5%2 targets, 1 with kernels",
-    "encoder.layer.*.output5.0%1 target, 1 with kernels",
-    "pool0.2%1 target, 1 with kernels",
+    "encoder.layer.*.intermediate 76.5% of the time · 2 targets, 1 with kernels",
+    "encoder.layer.*.output 5.0% of the time · 1 target, 1 with kernels",
+    "pool 0.2% of the time · 1 target, 1 with kernels",
   ]);
   expect(names()).toEqual(["3", "0", "1", "2"]);
 });

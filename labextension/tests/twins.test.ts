@@ -2,6 +2,7 @@
 import { expect, test } from "vitest";
 import expected from "../../tests/view/expected.json";
 import { headline, savedMs } from "../src/view/derive";
+import { wholeEntries } from "../src/view/entries";
 import * as format from "../src/view/format";
 import { example } from "./example";
 
@@ -26,4 +27,9 @@ test("the headline is Python's headline", () => {
 
 test("what is saved is Python's figure", () => {
   expect(savedMs(example())).toBeCloseTo(expected.saved_ms, 3);
+});
+
+test("the ways to run the model are Python's", () => {
+  const found = wholeEntries(example()).map((e) => [e.label, e.us, e.recommended]);
+  expect(found).toEqual(expected.whole);
 });

@@ -10,6 +10,7 @@ from matplotlib import pyplot
 from kforge_nb import load_run
 from kforge_nb.run.handle import Run
 from kforge_nb.run.record import Record
+from kforge_nb.run.report import GuardSummary
 from kforge_nb.run.source import StoreSource
 from kforge_nb.store import Store, document
 from tests.store.filling import fill
@@ -61,3 +62,32 @@ def test_targets_have_the_times_to_compare():
     assert row["eager_us"] / row["ours_us"] == pytest.approx(row["speedup"], rel=1e-3)
     assert row["low"] < row["speedup"] < row["high"]
     assert row["compile_us"] == pytest.approx(812.4 / 1.18, rel=1e-3)
+
+
+def test_the_guards_report_reads_like_the_view(both):
+    """Installed kernels first, the same words for what was shown, and every stranger escaped."""
+    run, _ = both
+    text = repr(run.guard)
+    assert text.startswith("2 of 4 targets are replaced")
+    assert "no difference shown (0.981 to 1.001)" in text
+    assert "rest inductor with kernels (recommended)" in text
+    assert "fidelity: 1.00× eager's error. 1 call of the cell" in text
+
+    data = run.document
+    data["decisions"][3]["reason"] = "<script>alert(1)</script>"
+    data["decisions"][0]["counters"] = {
+        **dict.fromkeys(("replayed", "copies", "shadowed"), 0),
+        "launches": 7,
+        "fallbacks": {"<b>": 1},
+        "note": "",
+    }
+    html = GuardSummary(data)._repr_html_()
+    assert "<script>" not in html
+    assert "7 launches, 1 fallback: &lt;b&gt; 1" in html
+
+
+def test_a_report_before_any_decision_is_no_error(both):
+    """While the search goes on there is nothing to tell, and that is told."""
+    data = {**both[0].document, "decisions": [], "whole": [], "fidelity": None}
+    data["recommendation"] = None
+    assert repr(GuardSummary(data)).startswith("0 of 0 targets are replaced")

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from kforge_nb.view import claims, facts, words
+from kforge_nb.view.entries import whole_entries
 from kforge_nb.view.static import to_html
 from kforge_nb.view.text import summary
 
@@ -31,6 +32,12 @@ def test_claims_are_made_as_the_browser_makes_them(document):
     document["workload"]["launch_bound"] = True
     document["device"] = {"kind": "cuda"}
     assert claims.launch_bound(document) == EXPECTED["launch_bound"]
+
+
+def test_the_ways_to_run_the_model_are_the_browsers(document):
+    """Labels, times and the recommended one come alike, each way once."""
+    found = [[e.label, e.us, e.recommended] for e in whole_entries(document)]
+    assert EXPECTED["whole"] == found
 
 
 @pytest.mark.parametrize("low", [0.2, 0.97, 1.0, 1.0004])

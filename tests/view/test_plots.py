@@ -92,6 +92,18 @@ def test_cost_is_drawn_in_any_unit_also_for_one_target(document, by, label):
     assert ax.lines[0].get_ydata()[-1] == pytest.approx(2.31)
 
 
+def test_cost_marks_where_a_rule_ended_a_target(document):
+    """The stop rule's point lies on the curve; the end of the whole run is not taken for one."""
+    ended = {"at": "", "reason": "", "calls": 0, "usd": 0.0, "seconds": 0.0}
+    document["targets"][0]["stopped"] = {**ended, "by": "rule", "judged": 14}
+    document["targets"][2]["stopped"] = {**ended, "by": "run", "judged": 26}
+    ax = plot_cost(document)
+    (marks,) = [line for line in ax.lines if line.get_label() == "a target ended"]
+
+    assert list(marks.get_xdata()) == [14]
+    assert marks.get_ydata()[0] == ax.lines[0].get_ydata()[14]
+
+
 def test_cost_in_an_unknown_unit_or_of_no_target_says_what_there_is(document):
     """A mistyped argument is named with the choices."""
     with pytest.raises(BadInput, match="usd, calls, seconds, judged, not by 'euros'"):

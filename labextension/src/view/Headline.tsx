@@ -62,6 +62,7 @@ interface MeasuredProps {
 
 function Measured({ row, what, lead = "", second = false }: MeasuredProps): JSX.Element {
   const { figure, spread, link } = claims.claim(row);
+  const moved = ["faster", "slower"].includes(claims.shown(row)) ? " → " : " and ";
   return (
     <Stat
       figure={figure}
@@ -73,7 +74,9 @@ function Measured({ row, what, lead = "", second = false }: MeasuredProps): JSX.
           {link} {what}
           <br />
           <span class="kforge-times-of">
-            {format.time(row.against_us)} → {format.time(row.ours_us)}
+            {format.time(row.against_us)}
+            {moved}
+            {format.time(row.ours_us)}
           </span>
         </>
       }

@@ -129,15 +129,14 @@ function GroupRow({ group }: { group: ShownGroup }): JSX.Element {
   const hidden = group.rows.length - group.shown.length;
   return (
     <tr class="kforge-group">
-      <th scope="rowgroup">{group.module}</th>
-      <td>
-        <span class="kforge-figure">{format.percent(group.share)}</span>
-      </td>
-      <td colSpan={COLUMNS.length - 2}>
-        {format.count(group.rows.length, "target")}
-        {kernels > 0 && `, ${kernels} with kernels`}
-        {hidden > 0 && `, ${hidden} small ones not shown`}
-      </td>
+      <th scope="rowgroup" colSpan={COLUMNS.length}>
+        {group.module}{" "}
+        <span class="kforge-note">
+          {format.percent(group.share)} of the time · {format.count(group.rows.length, "target")}
+          {kernels > 0 && `, ${kernels} with kernels`}
+          {hidden > 0 && `, ${hidden} small ones not shown`}
+        </span>
+      </th>
     </tr>
   );
 }

@@ -18,7 +18,7 @@ const ROUND = [
 const LEAST = 1e-3;
 const MOST = 1e4;
 const MARGIN = 0.06;
-const APART = 13;
+const APART = 17;
 
 /** An axis on which all the values and 1 have room. */
 export function ratioAxis(values: readonly (number | null | undefined)[]): RatioAxis {
