@@ -36,7 +36,7 @@ __all__ = [
     "render",
 ]
 
-PROMPT_VERSION = "2"
+PROMPT_VERSION = "3"
 """Raised with every change of a template or of the hints; kept with each call and each node."""
 
 STRATEGIES: dict[str, tuple[str, ...]] = {

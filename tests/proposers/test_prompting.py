@@ -111,6 +111,9 @@ PROMPTS = {
     "cpp-restart": lambda: render(cpp(action="restart", siblings=SIBLINGS)),
     "cpp-repair-compile": lambda: render(cpp(action="repair", parent=Attempt(CPP, BROKEN))),
     "cpp-repair-wrong": lambda: render(cpp(action="repair", parent=Attempt(CPP, WRONG))),
+    "cpp-repair-rare": lambda: render(
+        cpp(action="repair", parent=Attempt(CPP, dataclasses.replace(WRONG, mismatches=())))
+    ),
     "cpp-optimise": lambda: render(
         cpp(action="optimise", parent=Attempt(CPP, timed(1.3)), siblings=SIBLINGS), "vectorise"
     ),
