@@ -30,7 +30,12 @@ except ImportError:  # run by hand in an environment without hatchling
 ROOT = Path(__file__).resolve().parent
 SOURCES = ROOT / "labextension"
 PACKAGE = ROOT / "kforge_nb"
-BUILT = ("static/widget.js", "static/page.html", "labextension/package.json")
+BUILT = (
+    "static/widget.js",
+    "static/page.html",
+    "static/licenses.txt",
+    "labextension/package.json",
+)
 SOURCE_FILES = (
     "src", "schema", "package.json", "package-lock.json", "build.mjs", "install.json",
 )  # fmt: skip

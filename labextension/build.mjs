@@ -3,10 +3,11 @@
 //   kforge_nb/static/page.html   the stand-alone page, which lacks only a run
 //   lib/                         the JupyterLab extension, which jupyter-builder then wraps into
 //   kforge_nb/labextension/      the prebuilt extension
+//   kforge_nb/static/licenses.txt  what the npm packages in them ask to be told
 // Fails above the size that every notebook with a widget has to carry.
 import { spawnSync } from "node:child_process";
 import { createHash } from "node:crypto";
-import { copyFile, readFile, rm, stat, writeFile } from "node:fs/promises";
+import { copyFile, readdir, readFile, rm, stat, writeFile } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
 
@@ -21,10 +22,11 @@ const common = {
   jsxImportSource: "preact",
   legalComments: "none",
   logLevel: "warning",
+  metafile: true,
 };
 
 const widget = here("../kforge_nb/static/widget.js");
-await build({
+const widgetBuild = await build({
   ...common,
   entryPoints: [here("src/widget.ts")],
   outfile: widget,
@@ -51,7 +53,7 @@ await writeFile(here("../kforge_nb/static/page.html"), filled);
 
 // What JupyterLab provides stays an import.
 await rm(here("lib"), { recursive: true, force: true });
-await build({
+const labBuild = await build({
   ...common,
   entryPoints: [here("src/index.ts"), here("src/mime.ts")],
   outdir: here("lib"),
@@ -75,3 +77,18 @@ if (builder.status !== 0) {
   throw new Error(`jupyter-builder failed:\n${builder.stdout}${builder.stderr}`);
 }
 await copyFile(here("install.json"), here("../kforge_nb/labextension/install.json"));
+
+const inside = [widgetBuild, page, labBuild].flatMap((made) => Object.keys(made.metafile.inputs));
+const packages = new Set(
+  inside.flatMap((path) => /node_modules\/((?:@[^/]+\/)?[^/]+)/.exec(path)?.[1] ?? []),
+);
+const notices = await Promise.all([...packages].sort().map(notice));
+await writeFile(here("../kforge_nb/static/licenses.txt"), notices.join("\n"));
+
+/** Name and licence of an npm package, in the words of its own file. */
+async function notice(/** @type {string} */ name) {
+  const folder = here(`node_modules/${name}/`);
+  const file = (await readdir(folder)).find((entry) => /^licen[cs]e/i.test(entry));
+  if (file === undefined) throw new Error(`${name} has no licence file`);
+  return `${name}\n\n${await readFile(folder + file, "utf8")}\n${"-".repeat(80)}\n`;
+}

@@ -188,6 +188,14 @@ def test_the_wheel_holds_what_runs(built):
     assert not [n for n in names if not n.startswith(("kforge_nb/", "kforge_nb-"))]
 
 
+def test_the_wheel_tells_the_licences_of_what_is_bundled(built):
+    """Bundling drops the comments that say so; each npm package inside is named with its text."""
+    text = zipfile.ZipFile(next(built.glob("*.whl"))).read("kforge_nb/static/licenses.txt").decode()
+
+    assert all(f"{name}\n\n" in text for name in ("preact", "highlight.js"))
+    assert "Permission is hereby granted" in text
+
+
 def test_the_wheel_installs_the_extension_once(built):
     """Where JupyterLab looks, with its settings and who installed it; not in the package too."""
     names = zipfile.ZipFile(next(built.glob("*.whl"))).namelist()

@@ -67,27 +67,27 @@ function Told({ row, trans }: { row: Row; trans: TranslationBundle }): JSX.Eleme
       <b>{name}</b>
       {run !== null && (
         <>
-          <span class="kforge-runs-state">
+          <span>
             <span aria-hidden="true">{run.mark}</span> {run.state}
             {run.name !== name && ` · ${run.name}`}
           </span>
           {run.result !== "" && <span>{run.result}</span>}
-          {run.subject !== "" && <span class="kforge-runs-soft">{run.subject}</span>}
+          {run.subject !== "" && <span>{run.subject}</span>}
         </>
       )}
-      {row.state === "reading" && <span class="kforge-runs-soft">{trans.__("reading …")}</span>}
+      {row.state === "reading" && <span>{trans.__("reading …")}</span>}
       {row.state === "large" && (
-        <span class="kforge-runs-soft">
+        <span>
           {trans.__("%1 MB, read when it is opened", megabytes(row.bytes ?? 0))}
         </span>
       )}
       {row.state === "problem" && (
-        <span class="kforge-runs-problem">
+        <span>
           <span aria-hidden="true">✕</span> {row.problem}
         </span>
       )}
       {!Number.isNaN(when.getTime()) && (
-        <time class="kforge-runs-soft" dateTime={row.modified}>
+        <time dateTime={row.modified}>
           {when.toLocaleString()}
         </time>
       )}
