@@ -50,11 +50,12 @@ export function TreeMap(props: TreeMapProps): JSX.Element {
   const press = (event: KeyboardEvent): void => {
     const from = tree.byId.get(cursor.id);
     if (event.altKey || event.ctrlKey || event.metaKey || from === undefined) return;
+    focus.current = true; // the item with the focus may leave the page with the next picture
     if (!keyed(event, from, tree, eye, { go, toggle: props.onToggle })) return;
     event.preventDefault();
     event.stopPropagation();
   };
-  useFocus(frame, cursor);
+  const focus = useFocus(frame, cursor);
 
   const seen = useMemo(() => shown(tree, drawn, new Set([cursor.id, best ?? ROOT])), [
     tree, drawn, cursor.id, best,
@@ -145,15 +146,17 @@ function useCursor(tree: Layout, selected: string | null): Cursor {
   return { id: tree.byId.has(wanted) ? wanted : ROOT, set };
 }
 
-/** The focus goes with the cursor while it is in the tree. */
-function useFocus(frame: RefObject<SVGSVGElement>, cursor: Cursor): void {
-  useEffect(() => {
+/** The focus goes where the keyboard goes; true in the reference asks for it once. */
+function useFocus(frame: RefObject<SVGSVGElement>, cursor: Cursor): { current: boolean } {
+  const wanted = useRef(false);
+  useLayoutEffect(() => {
     const svg = frame.current;
-    const focused = svg?.ownerDocument.activeElement;
-    if (svg === null || focused == null || !svg.contains(focused)) return;
+    if (svg === null || !wanted.current) return;
+    wanted.current = false;
     const leaves = [...svg.querySelectorAll<SVGGElement>("[data-id]")];
     leaves.find((leaf) => leaf.dataset["id"] === cursor.id)?.focus({ preventScroll: true });
-  }, [cursor.id]);
+  });
+  return wanted;
 }
 
 /** Keeps what the user looks at where it is on the screen while the tree grows around it. */
