@@ -164,6 +164,11 @@ class _Line:
             return _fitting(self._runs(), "run", typed)
         if action.dest == "target":
             return _fitting(self._targets(), "target", typed.rpartition(",")[2])
+        if action.dest == "parent":
+            return _fitting(self._nodes(), "node", typed)
+        if action.dest == "id":
+            run = self._run()
+            return _fitting([prompt.id for prompt in run.prompts] if run else (), "prompt", typed)
         return None
 
     def _runs(self) -> list[str]:
@@ -180,16 +185,31 @@ class _Line:
         if self.command.name == "optimize":
             profiles = list(_bound(self.names, "kforge_nb.profile.table", "Profile").values())
             return [str(row.index) for row in profiles[-1].rows] if profiles else []
+        return [str(target["index"]) for target in self._shown("targets")]
+
+    def _nodes(self) -> list[str]:
+        """Ids of the run's nodes, the newest first; of one target where the line names one."""
+        target = self._after("--target")
+        rows = reversed(self._shown("nodes"))
+        return [row["id"] for row in rows if target in (None, str(row["target"]))]
+
+    def _shown(self, rows: str) -> list[Any]:
+        """Rows of the document of the run that is meant; none where there is no such run."""
+        run = self._run()
+        return list(run._source.document(details=False)[rows]) if run else []
+
+    def _run(self) -> Any:
+        """The run that the line speaks of, or the newest one; None where there is none."""
         from kforge_nb import api
 
-        named = self._after("--run") or next(iter(self._plain()), None)
+        places = [a.dest for a in self.actions if not a.option_strings]
+        plain = dict(zip(places, self._plain(), strict=False))
+        named = self._after("--run") or plain.get("run")
         bound = _bound(self.names, "kforge_nb.run.handle", "Run")
         try:
-            run = api.find_run(bound.get(named or "", named), store=self._after("--store"))
-            shown = run._source.document(details=False)
+            return api.find_run(bound.get(named or "", named), store=self._after("--store"))
         except KForgeError:
-            return []
-        return [str(target["index"]) for target in shown["targets"]]
+            return None
 
     def _after(self, option: str) -> str | None:
         """The value that an option was given, if it was."""

@@ -93,6 +93,25 @@ def test_targets_of_the_run_that_is_meant(tab, run):
     assert not [text for text in offered if text.rpartition(" ")[2].isdigit()]
 
 
+def test_nodes_to_start_a_kernel_from(tab, run):
+    """`--parent` takes a node of the target that the line names, the newest first."""
+    wanted = [node["id"] for node in reversed(run["nodes"]) if node["target"] == 1]
+    head = "%%kforge kernel --run mine --target 1 --parent "
+
+    assert tab(head) == [head + node for node in wanted]
+
+
+def test_prompts_that_wait_for_an_answer(tab, shell, run, monkeypatch):
+    """`answer` takes the id of a prompt of the run."""
+    waiting = [type("Prompt", (), {"id": name}) for name in ("0.1", "0.2")]
+    monkeypatch.setattr(Run, "prompts", property(lambda self: waiting))
+
+    assert tab("%%kforge answer --run mine 0.") == [
+        "%%kforge answer --run mine 0.1",
+        "%%kforge answer --run mine 0.2",
+    ]
+
+
 def test_targets_of_a_profile(tab, shell):
     """`optimize --target` speaks of the profile that was made last; more than one with commas."""
     from kforge_nb.profile.table import Profile
