@@ -11,8 +11,8 @@ from kforge_nb.view import claims, facts, words, worth
 from kforge_nb.view.facts import Document
 from kforge_nb.view.plot_axes import axes, label_rows, plain, short
 from kforge_nb.view.svg import shown_target
-from kforge_nb.view.treelayout import arrange, path_to
-from kforge_nb.view.verdicts import GOOD, LOOKS, MUTE
+from kforge_nb.view.treelayout import Place, arrange, path_to
+from kforge_nb.view.verdicts import BAD, GOOD, LOOKS, MUTE
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -160,6 +160,25 @@ def _row_name(target: Mapping[str, Any]) -> str:
     return short(f"{target['index']} {target['name']}") + (" (vendor)" if target["vendor"] else "")
 
 
+def _draw_item(ax: Axes, place: Place, best: bool) -> None:
+    """An item of the tree, and the line to it: down the parent's column, then along its own row."""
+    x, y = place.level, -place.row
+    if place.parent is not None:
+        x0, y0 = place.parent.level, -place.parent.row
+        colour, width = (GOOD, 2.5) if best else (MUTE, 0.8)
+        ax.plot([x0, x0, x], [y0, y, y], color=colour, lw=width, zorder=1)
+    node = place.node
+    if node is None:
+        failed = len(place.folded)
+        text, colour, marker = (f"{failed} failed", BAD, "P") if failed else ("eager 1×", MUTE, "o")
+    else:
+        look = LOOKS[node["verdict"]]
+        text = look.word if node["speedup"] is None else words.ratio(node["speedup"])
+        colour, marker = look.colour, look.marker
+    ax.plot(x, y, marker=marker, color=colour, zorder=2)
+    ax.annotate(text, (x, y), xytext=(6, 4), textcoords="offset points", fontsize=7)
+
+
 def plot_tree(document: Document, target: int | None = None, ax: Axes | None = None) -> Axes:
     """Search tree of one target, by index; None takes the largest one that was searched.
 
@@ -172,20 +191,9 @@ def plot_tree(document: Document, target: int | None = None, ax: Axes | None = N
             raise BadInput(f"run {document['name']} has judged no candidate, so there is no tree")
         raise BadInput(f"Target {target} has no candidates to draw; run optimize first")
     ax = axes(ax)
-    places, root = arrange(nodes)
     path = path_to(nodes, chosen["best"])
-    at: dict[str | None, tuple[float, float]] = {None: (root, 0.0)}
-    at.update({p.node["id"]: (p.x, -float(p.level)) for p in places})
-    ax.plot(*at[None], marker="o", color=MUTE)
-    ax.annotate("eager 1×", at[None], xytext=(7, -3), textcoords="offset points")
-    for place in places:
-        node, (x, y) = place.node, at[place.node["id"]]
-        look, best = LOOKS[node["verdict"]], node["id"] in path
-        (x0, y0) = at[place.parent]
-        ax.plot([x0, x], [y0, y], color=GOOD if best else MUTE, lw=2.5 if best else 0.8, zorder=1)
-        ax.plot(x, y, marker=look.marker, color=look.colour, zorder=2)
-        text = look.word if node["speedup"] is None else words.ratio(node["speedup"])
-        ax.annotate(text, (x, y), xytext=(7, -3), textcoords="offset points", fontsize=7)
+    for place in arrange(nodes, path):
+        _draw_item(ax, place, place.key in path)
     seen = {LOOKS[node["verdict"]] for node in nodes}
     for look in sorted(seen, key=lambda found: found.word):
         ax.plot([], [], marker=look.marker, color=look.colour, linestyle="none", label=look.word)

@@ -9,18 +9,19 @@ from typing import Any
 from kforge_nb.view import facts, words
 from kforge_nb.view.facts import Document
 from kforge_nb.view.treelayout import Place, arrange, path_to
-from kforge_nb.view.verdicts import GOOD, LOOKS, MUTE
+from kforge_nb.view.verdicts import BAD, GOOD, LOOKS, MUTE
 
 __all__ = ["cost_svg", "shown_target", "to_svg"]
 
-COLUMN, ROW, MARGIN = 96, 46, 20
-LABEL = 100
+COLUMN, ROW, MARGIN = 112, 30, 20
+CORNER, LABEL = 9, 110
 LEFT, LOW, WIDE, TALL = 44, 110, 380, 96
 SHAPES = {
     "o": '<circle r="7" fill="{c}"/>',
     "s": '<rect x="-5" y="-5" width="10" height="10" fill="{c}"/>',
     "D": '<circle r="6" fill="none" stroke="{c}" stroke-width="2"/>',
     "x": '<path d="M-5-5L5 5M-5 5L5-5" stroke="{c}" stroke-width="2"/>',
+    "+": '<path d="M-6-6H6V6H-6ZM-3 0H3M0-3V3" fill="none" stroke="{c}" stroke-width="2"/>',
     "^": '<path d="M0-6L6 5L-6 5Z" fill="none" stroke="{c}" stroke-width="2"/>',
 }
 
@@ -41,23 +42,18 @@ def to_svg(document: Document, target: int | None = None) -> str:
     nodes = [n for n in document["nodes"] if chosen is not None and n["target"] == chosen["index"]]
     if chosen is None or not nodes:
         return ""
-    places, root = arrange(nodes)
     path = path_to(nodes, chosen["best"])
-    at = {p.node["id"]: _point(p.x, p.level) for p in places}
-    top = _point(root, 0)
-    width = max(x for x, _ in [*at.values(), top]) + LABEL
+    places = arrange(nodes, path)
+    at = {p.key: _point(p) for p in places}
+    width = max(x for x, _ in at.values()) + LABEL
     height = max(y for _, y in at.values()) + 20
-    edges = [
-        _edge(at.get(p.parent or "", top), at[p.node["id"]], p.node["id"] in path) for p in places
-    ]
-    marks = [_mark(p, at[p.node["id"]], p.node["id"] == chosen["best"]) for p in places]
+    edges = [_edge(p, at, p.key in path) for p in places]
+    marks = [_mark(p, at[p.key], p.key == chosen["best"]) for p in places]
     label = escape(f"Search tree of {chosen['name']}: {len(nodes)} candidates", quote=True)
     return (
         f'<svg xmlns="http://www.w3.org/2000/svg" role="img" aria-label="{label}" '
         f'width="{width:.0f}" height="{height:.0f}" font-family="sans-serif" font-size="11">'
-        f"{''.join(edges)}"
-        f'<g transform="translate({top[0]:.0f} {top[1]:.0f})"><circle r="6" fill="{MUTE}"/>'
-        f'<text x="11" y="4" fill="{MUTE}">eager 1×</text></g>{"".join(marks)}</svg>'
+        f"{''.join(edges)}{''.join(marks)}</svg>"
     )
 
 
@@ -86,28 +82,37 @@ def cost_svg(document: Document) -> str:
     )
 
 
-def _point(x: float, level: int) -> tuple[float, float]:
-    return MARGIN + x * COLUMN, 24 + level * ROW
+def _point(place: Place) -> tuple[float, float]:
+    return MARGIN + place.level * COLUMN, 24 + place.row * ROW
 
 
-def _edge(start: tuple[float, float], end: tuple[float, float], best: bool) -> str:
-    (x0, y0), (x1, y1) = start, end
-    middle = (y0 + y1) / 2
+def _edge(place: Place, at: Mapping[str, tuple[float, float]], best: bool) -> str:
+    """Down the parent's column, round the corner, along the child's row."""
+    if place.parent is None:
+        return ""
+    (x0, y0), (x1, y1) = at[place.parent.key], at[place.key]
     colour, width = (GOOD, 3) if best else (MUTE, 1)
+    turn = "" if y0 == y1 else f"V{y1 - CORNER:.0f}q0 {CORNER} {CORNER} {CORNER}"
     return (
-        f'<path d="M{x0:.0f} {y0:.0f}C{x0:.0f} {middle:.0f} {x1:.0f} {middle:.0f} {x1:.0f} '
-        f'{y1:.0f}" fill="none" stroke="{colour}" stroke-width="{width}"/>'
+        f'<path d="M{x0:.0f} {y0:.0f}{turn}H{x1:.0f}" fill="none" stroke="{colour}" '
+        f'stroke-width="{width}"/>'
     )
 
 
 def _mark(place: Place, point: tuple[float, float], best: bool) -> str:
+    where = f'<g transform="translate({point[0]:.0f} {point[1]:.0f})">'
     node = place.node
+    if node is None:
+        failed = len(place.folded)
+        text, colour = (f"{failed} failed", BAD) if failed else ("eager 1×", MUTE)
+        shape = SHAPES["+" if failed else "D"].format(c=colour)
+        return f'{where}{shape}<text x="10" y="-5" fill="{colour}">{text}</text></g>'
     look = LOOKS[node["verdict"]]
     text = look.word if node["speedup"] is None else words.ratio(node["speedup"])
     weight = ' font-weight="700"' if best else ""
     title = escape(f"{node['title']}: {look.word}. {node['reason']}")
     return (
-        f'<g transform="translate({point[0]:.0f} {point[1]:.0f})"><title>{title}</title>'
+        f"{where}<title>{title}</title>"
         f"{SHAPES[look.marker].format(c=look.colour)}"
-        f'<text x="12" y="4" fill="{look.colour}"{weight}>{escape(text)}</text></g>'
+        f'<text x="10" y="-5" fill="{look.colour}"{weight}>{escape(text)}</text></g>'
     )

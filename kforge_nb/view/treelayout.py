@@ -1,57 +1,101 @@
-"""Where the nodes of a search tree stand, for SVG and matplotlib: levels down, leaves apart."""
+"""Where the items of a search tree stand in still pictures: steps to the right, siblings down.
+
+The browser's twin is ``labextension/src/view/layout.ts``; a test holds both to one fixture. A
+parent stands in the row of its first child, the next sibling in the first free row below, so that
+lines cross nothing; many failures that led nowhere are one item, where the first of them was.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["Place", "arrange", "path_to"]
+__all__ = ["FOLD_ABOVE", "Place", "arrange", "path_to"]
+
+FOLD_ABOVE = 3
+"""Failed leaves under one parent that are still shown one by one."""
+_RIGHT = frozenset({"accepted", "slower", "undecided"})
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Place:
-    """One candidate's place: ``x`` in leaf widths, ``level`` 1 for drafts (the root is eager)."""
+    """An item and its place: the root (eager), a candidate, or a crowd of failures.
 
-    node: Mapping[str, Any]
-    parent: str | None
-    x: float
-    level: int
+    ``level`` counts steps from the root, ``row`` lines from the top. ``node`` is None for the root
+    and for a crowd, which has the failures it stands for in ``folded``.
+    """
+
+    key: str
+    node: Mapping[str, Any] | None
+    parent: Place | None
+    folded: tuple[Mapping[str, Any], ...] = ()
+    level: int = 0
+    row: int = 0
+    children: list[Place] = field(default_factory=list)
 
 
-def arrange(nodes: Iterable[Mapping[str, Any]]) -> tuple[list[Place], float]:
-    """Places of all nodes in drawing order, and the root's ``x``. Parents stand over the middle.
+def arrange(nodes: Iterable[Mapping[str, Any]], keep: Collection[str] = ()) -> list[Place]:
+    """Places of all items, parents before children, the root first.
 
     Works without recursion, so a chain of thousands is fine. A node whose parent is missing hangs
-    from the root.
+    from the root; failures in ``keep`` are never folded.
     """
-    rows = {node["id"]: node for node in nodes}
-    below: dict[str | None, list[str]] = {}
-    for key, node in rows.items():
-        parent = node["parent"] if node["parent"] in rows else None
-        below.setdefault(parent, []).append(key)
-    order: list[tuple[str, str | None, int]] = []
-    waiting: list[tuple[str, str | None, int]] = [(k, None, 1) for k in below.get(None, [])[::-1]]
+    rows = list(nodes)
+    ids = {node["id"] for node in rows}
+    below: dict[str, list[Mapping[str, Any]]] = {}
+    for node in rows:
+        below.setdefault(node["parent"] if node["parent"] in ids else "", []).append(node)
+    places: list[Place] = []
+    waiting = [Place("", None, None)]
     while waiting:
-        key, parent, level = waiting.pop()
-        order.append((key, parent, level))
-        waiting.extend((child, key, level + 1) for child in below.get(key, [])[::-1])
-
-    across: dict[str | None, float] = {}
-    leaves = 0
-    for key, _, _ in order:
-        if key not in below:
-            across[key] = float(leaves)
-            leaves += 1
-    for key, _, _ in reversed(order):
-        if key in below:
-            across[key] = _middle(across, below[key])
-    root = _middle(across, below[None]) if order else 0.0
-    return [Place(rows[key], parent, across[key], level) for key, parent, level in order], root
+        place = waiting.pop()
+        places.append(place)
+        if not place.folded:
+            place.children = _family(place, below, keep)
+        waiting.extend(reversed(place.children))
+    _settle(places)
+    return places
 
 
-def _middle(across: Mapping[str | None, float], children: list[str]) -> float:
-    return (across[children[0]] + across[children[-1]]) / 2
+def _family(
+    of: Place, below: Mapping[str, list[Mapping[str, Any]]], keep: Collection[str]
+) -> list[Place]:
+    children = below.get(of.key, [])
+    failed = [
+        c
+        for c in children
+        if c["verdict"] not in _RIGHT and c["id"] not in below and c["id"] not in keep
+    ]
+    level = of.level + 1
+    if len(failed) <= FOLD_ABOVE:
+        return [Place(c["id"], c, of, level=level) for c in children]
+    hidden = {c["id"] for c in failed}
+    crowd = Place(f"{of.key}/failed", None, of, tuple(failed), level)
+    shown = []
+    for c in children:
+        if c is failed[0]:
+            shown.append(crowd)
+        elif c["id"] not in hidden:
+            shown.append(Place(c["id"], c, of, level=level))
+    return shown
+
+
+def _settle(places: list[Place]) -> None:
+    """Rows: a chain of first children shares one, the next sibling gets the first that is free."""
+    free: dict[int, int] = {}
+    for start in places:
+        if start.parent is not None and start.parent.children[0] is start:
+            continue  # placed with its parent
+        chain = [start]
+        while chain[-1].children:
+            chain.append(chain[-1].children[0])
+        row = max(free.get(place.level, 0) for place in chain)
+        for place in chain:
+            place.row = row
+            free[place.level] = row + 1
+        if start.parent is not None:  # the line down from the parent stays free
+            free[start.parent.level] = row + 1
 
 
 def path_to(nodes: Iterable[Mapping[str, Any]], node_id: str | None) -> set[str]:

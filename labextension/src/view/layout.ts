@@ -1,7 +1,8 @@
 /**
  * Places the search tree: eager at the left, each step to the right, siblings downwards in the order
  * they were tried. A parent stands in the row of its first child, so it never moves again, and what is
- * tried later only pushes down what stands below it. Crowds of failures are folded into one item.
+ * tried later only pushes down what stands below it. A crowd of failures is one item, where the first
+ * of them was. Python's twin for still pictures is `kforge_nb/view/treelayout.py`.
  */
 import type { Node } from "./document";
 import { correct } from "./verdicts";
@@ -118,8 +119,10 @@ function family(of: Item, below: Map<string, Node[]>, keep: ReadonlySet<string>)
   const failed = children.filter((c) => !correct(c.verdict) && !below.has(c.id) && !keep.has(c.id));
   if (failed.length <= FOLD_ABOVE) return children.map((child) => item(child.id, child, of));
   const hidden = new Set(failed);
-  const shown = children.filter((c) => !hidden.has(c)).map((child) => item(child.id, child, of));
-  return [...shown, item(`${of.id}/failed`, null, of, failed)];
+  return children.flatMap((child) => {
+    if (child === failed[0]) return [item(`${of.id}/failed`, null, of, failed)];
+    return hidden.has(child) ? [] : [item(child.id, child, of)];
+  });
 }
 
 function crowd(of: Item, opened: ReadonlySet<string>): Item[] {
