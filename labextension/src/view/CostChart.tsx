@@ -1,19 +1,23 @@
 /** Expected whole-model gain against cost, with the places where targets ended, and equal budgets. */
-import type { JSX } from "preact";
+import type { JSX, RefObject } from "preact";
+import { useEffect, useRef, useState } from "preact/hooks";
 import { headline } from "./derive";
 import type { RunDocument } from "./document";
 import * as format from "./format";
 import { round, steps } from "./ticks";
 import type { Spot, Uniform, Unit } from "./worth";
 
-const WIDTH = 600;
-const HEIGHT = 210;
+const WIDEST = 600;
+const NARROWEST = 300;
+const HEIGHT = 220;
 const LEFT = 40;
 const RIGHT = 118;
-const TOP = 14;
+const TOP = 28;
 const BOTTOM = 24;
-/** Words and marks nearer than this to another are moved, or share one. */
+/** Words nearer than this are moved apart. */
 const APART = 13;
+/** Width of a letter, about. */
+const LETTER = 6;
 /** Room that the words at the dashed line take. */
 const WORDS = 140;
 
@@ -25,13 +29,15 @@ interface Props {
 }
 
 export function CostChart({ document, spots, equal, unit }: Props): JSX.Element {
+  const [box, width] = useWidth();
   const measured = headline(document).overEmpty?.ratio ?? null;
   const final = spots.at(-1);
   const gain = final?.gain ?? 1;
   const others = equal?.spots ?? [];
   const end = Math.max(...spots.map((s) => s[unit]), ...others.map((s) => s[unit]), 1e-9);
   const [low, high] = [Math.min(1, measured ?? 1), Math.max(1.02, gain, measured ?? 1)];
-  const x = (value: number): number => LEFT + (value / end) * (WIDTH - LEFT - RIGHT);
+  const right = width - RIGHT;
+  const x = (value: number): number => LEFT + (value / end) * (right - LEFT);
   const y = (value: number): number => HEIGHT - BOTTOM - ((value - low) / (high - low)) * (HEIGHT - TOP - BOTTOM);
   const labels = [
     { text: `${format.ratio(gain)} expected`, at: y(gain), kind: "gain" },
@@ -39,19 +45,20 @@ export function CostChart({ document, spots, equal, unit }: Props): JSX.Element 
   ];
   return (
     <svg
+      ref={box}
       class="kforge-costchart"
-      viewBox={`0 0 ${WIDTH} ${HEIGHT}`}
+      viewBox={`0 0 ${width} ${HEIGHT}`}
       role="img"
       aria-label={`Expected gain ${format.ratio(gain)} after ${worded(unit, final?.[unit] ?? 0)}`}
     >
-      <Axes x={x} y={y} end={end} low={low} high={high} unit={unit} />
-      {measured !== null && <path class="measured" d={`M${LEFT} ${y(measured)}H${WIDTH - RIGHT}`} />}
+      <Axes x={x} y={y} right={right} end={end} low={low} high={high} unit={unit} />
+      {measured !== null && <path class="measured" d={`M${LEFT} ${y(measured)}H${right}`} />}
       {others.length > 1 && <path class="equal" d={stairs(others, unit, x, y)} />}
       <path class="gain" d={stairs(spots, unit, x, y)} />
-      {others.length > 1 && <EqualLabel spots={others} unit={unit} x={x} y={y} />}
+      {others.length > 1 && <EqualLabel spots={others} unit={unit} x={x} y={y} right={right} />}
       <Ends document={document} spots={spots} unit={unit} x={x} y={y} />
       {apart(labels).map((label) => (
-        <text key={label.kind} class={label.kind} x={WIDTH - RIGHT + 6} y={label.at + 4}>
+        <text key={label.kind} class={label.kind} x={right + 6} y={label.at + 4}>
           {label.text}
         </text>
       ))}
@@ -61,32 +68,50 @@ export function CostChart({ document, spots, equal, unit }: Props): JSX.Element 
 
 type Scale = (value: number) => number;
 
+/** The width that an element has, between bounds, so that words keep their size; a ref to set. */
+function useWidth(): [RefObject<SVGSVGElement>, number] {
+  const ref = useRef<SVGSVGElement>(null);
+  const [width, setWidth] = useState(WIDEST);
+  useEffect(() => {
+    const place = ref.current?.parentElement;
+    if (place == null || typeof ResizeObserver === "undefined") return;
+    const observer = new ResizeObserver(() => {
+      const room = Math.round(place.clientWidth);
+      if (room > 0) setWidth(Math.min(WIDEST, Math.max(NARROWEST, room)));
+    });
+    observer.observe(place);
+    return () => observer.disconnect();
+  }, []);
+  return [ref, width];
+}
+
 interface AxesProps {
   x: Scale;
   y: Scale;
+  right: number;
   end: number;
   low: number;
   high: number;
   unit: Unit;
 }
 
-function Axes({ x, y, end, low, high, unit }: AxesProps): JSX.Element {
+function Axes({ x, y, right, end, low, high, unit }: AxesProps): JSX.Element {
   return (
     <g class="axis">
       {round(low, high, 4).map((value) => (
         <g key={value}>
-          <path d={`M${LEFT} ${y(value)}H${WIDTH - RIGHT}`} />
+          <path d={`M${LEFT} ${y(value)}H${right}`} />
           <text x={LEFT - 6} y={y(value) + 4} text-anchor="end">
             {`${Number(value.toPrecision(6))}×`}
           </text>
         </g>
       ))}
       {steps(unit, end).map((value) => (
-        <text key={value} x={x(value)} y={HEIGHT - 7} text-anchor={value === 0 ? "start" : "middle"}>
+        <text key={value} x={x(value)} y={HEIGHT - 7} text-anchor={value === 0 ? "start" : x(value) > right - 20 ? "end" : "middle"}>
           {plain(unit, value)}
         </text>
       ))}
-      <text x={WIDTH - RIGHT + 6} y={HEIGHT - 7}>
+      <text x={right + 6} y={HEIGHT - 7}>
         {unit === "seconds" ? "searched" : unit === "usd" ? "spent" : unit === "calls" ? "calls" : "candidates"}
       </text>
     </g>
@@ -102,12 +127,12 @@ export function stairs(spots: readonly Spot[], unit: Unit, x: Scale, y: Scale): 
 }
 
 /** The words at the dashed line: below its end, on the side where there is room. */
-function EqualLabel(props: { spots: Spot[]; unit: Unit; x: Scale; y: Scale }): JSX.Element {
+function EqualLabel(props: { spots: Spot[]; unit: Unit; x: Scale; y: Scale; right: number }): JSX.Element {
   const last = props.spots.at(-1);
   const [x, y] = [props.x(last?.[props.unit] ?? 0), props.y(last?.gain ?? 1)];
-  const right = x < WIDTH - RIGHT - WORDS;
+  const room = x < props.right - WORDS;
   return (
-    <text class="equal" x={right ? x + 7 : x - 7} y={y + 17} text-anchor={right ? "start" : "end"}>
+    <text class="equal" x={room ? x + 7 : x - 7} y={y + 17} text-anchor={room ? "start" : "end"}>
       equal budgets (estimate)
     </text>
   );
@@ -132,7 +157,7 @@ function Ends({ document, spots, unit, x, y }: EndsProps): JSX.Element {
     if (spot === undefined) continue;
     const words = `target ${t.index} ${t.name}: ${stopped.reason || "its stop rule"}`;
     const near = groups.at(-1);
-    if (near !== undefined && Math.abs(near.x - x(spot[unit])) < APART) {
+    if (near !== undefined && x(spot[unit]) - near.x < room(near.names)) {
       near.names.push(String(t.index));
       near.words.push(words);
     } else groups.push({ x: x(spot[unit]), y: y(spot.gain), names: [String(t.index)], words: [words] });
@@ -143,13 +168,23 @@ function Ends({ document, spots, unit, x, y }: EndsProps): JSX.Element {
         <g key={group.x} class="end" transform={`translate(${group.x.toFixed(1)} ${group.y.toFixed(1)})`}>
           <title>{group.words.join("\n")}</title>
           <path d="M0 -5L5 0L0 5L-5 0Z" />
-          <text y={group.y < TOP + 18 ? 18 : -9} text-anchor="middle">
-            {group.names.length > 3 ? `${group.names.length} targets` : group.names.join(", ")}
+          <text y={-9} text-anchor="middle">
+            {named(group.names)}
           </text>
         </g>
       ))}
     </>
   );
+}
+
+/** The words at a mark that several targets share. */
+function named(names: string[]): string {
+  return names.length > 2 ? `${names.length} targets` : names.join(", ");
+}
+
+/** How near the next mark may come before it shares this one's words. */
+function room(names: string[]): number {
+  return (LETTER * (named(names).length + 3)) / 2 + 6;
 }
 
 /** The labels, moved apart from top to bottom. */

@@ -7,8 +7,8 @@ import * as format from "./format";
 import { tokens } from "./spoken";
 import { curve, type Spot, total, type Total, type Uniform, type Unit } from "./worth";
 
-const WIDTH = 160;
-const HEIGHT = 30;
+const WIDTH = 150;
+const HEIGHT = 24;
 const PAD = 5;
 
 interface Props {
@@ -31,7 +31,7 @@ export function TargetCosts({ document, unit, selected, onSelect }: Props): JSX.
   const end = Math.max(...rows.map((row) => row.sums[unit]), 1e-9);
   const top = Math.max(...rows.map((row) => row.sums.gain), 1.1);
   return (
-    <div class="kforge-scroll">
+    <div class="kforge-scroll kforge-costs-box" tabIndex={0}>
       <table class="kforge-costs">
         <caption class="kforge-hidden">What each target cost and brought</caption>
         <thead>
@@ -63,7 +63,7 @@ export function TargetCosts({ document, unit, selected, onSelect }: Props): JSX.
                 <Line spots={spots} unit={unit} end={end} top={top} target={target} />
               </td>
               <td class="n">{sums.gain > 1 ? format.ratio(sums.gain) : "–"}</td>
-              <td class="n">{sums.savedMs === null ? "–" : `${sums.savedMs.toFixed(2)} ms`}</td>
+              <td class="n">{sums.savedMs ? `${sums.savedMs.toFixed(2)} ms` : "–"}</td>
               <td class="n">{sums.judged}</td>
               <td class="n">{format.clock(sums.seconds)}</td>
               {paid && <Paid sums={sums} />}
@@ -82,6 +82,7 @@ function PaidHead(): JSX.Element {
   return (
     <>
       <th scope="col" class="n">calls</th>
+      <th scope="col" class="n">failed, lost</th>
       <th scope="col" class="n">tokens in, out</th>
       <th scope="col" class="n">spent</th>
       <th scope="col" class="n">per ms saved</th>
@@ -90,16 +91,10 @@ function PaidHead(): JSX.Element {
 }
 
 function Paid({ sums }: { sums: Total }): JSX.Element {
-  const vain = [
-    ...(sums.failed > 0 ? [`${sums.failed} failed`] : []),
-    ...(sums.lost > 0 ? [`${sums.lost} lost`] : []),
-  ];
   return (
     <>
-      <td class="n">
-        {sums.calls}
-        {vain.length > 0 && <div class="kforge-note">{vain.join(", ")}</div>}
-      </td>
+      <td class="n">{sums.calls}</td>
+      <td class="n">{sums.failed + sums.lost === 0 ? "–" : `${sums.failed}, ${sums.lost}`}</td>
       <td class="n">
         {tokens(sums.tokensIn)}, {tokens(sums.tokensOut)}
       </td>
