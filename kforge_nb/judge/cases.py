@@ -14,6 +14,7 @@ import torch
 from torch import fx
 
 from kforge_nb.errors import BadInput
+from kforge_nb.judge.blocks import largest_size
 from kforge_nb.judge.correctness import Expected, Terms, check_output, expect
 from kforge_nb.judge.draws import HARD_SETS, hard_set, redraw
 from kforge_nb.judge.nearby import nearby_errors, secret_generator
@@ -144,8 +145,7 @@ def _size(inputs: Sequence[torch.Tensor]) -> float:
     floats = [t for t in inputs if t.is_floating_point() and t.numel() > 0]
     if not floats:
         return 0.0
-    values = max(floats, key=torch.Tensor.numel).abs()
-    return min(_LARGEST, float(torch.nan_to_num(values, 0.0, 0.0, 0.0).max()))
+    return min(_LARGEST, largest_size(max(floats, key=torch.Tensor.numel)))
 
 
 def build_cases(

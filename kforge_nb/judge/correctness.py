@@ -23,40 +23,14 @@ from typing import Any
 
 import torch
 
+from kforge_nb.judge.blocks import all_finite, spans
+from kforge_nb.judge.budget import FACTOR, SUM, ULPS, Budget, Terms
 from kforge_nb.judge.evaluation import ErrorFigure
 
 __all__ = ["FACTOR", "SUM", "ULPS", "Expected", "OutputCheck", "Terms", "check_output", "expect"]
 
-FACTOR = 4.0
-ULPS = 8.0
-SUM = 4.0
+_PLAIN = Terms()
 _SHOWN = 4
-_EXACT = 16.0
-_QUANTILE_LIMIT = 16_000_000
-
-
-@dataclass(frozen=True, slots=True)
-class Terms:
-    """What makes an honest sum inexact: how many numbers, and their size over their spread.
-
-    ``equal``: nearly all numbers are the same, so that rounding goes the same way every time.
-    ``size``: of the inputs' largest values; float64 itself is only exact to that scale's last bits.
-    ``masked``: the target multiplies matrices and masks or fills them itself.
-    ``apart``: rows are of such different scales that the size of others in the plane says nothing.
-    """
-
-    summands: int = 0
-    condition: float = 1.0
-    equal: bool = False
-    size: float = 0.0
-    masked: bool = False
-    apart: bool = False
-
-    @property
-    def units(self) -> float:
-        """Units in the last place that the order of summation may cost."""
-        units = SUM * math.sqrt(self.summands)
-        return (max(units, self.summands / 2) if self.equal else units) * self.condition
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,11 +63,12 @@ class Expected:
             special=None if self.special is None else self.special.to(device),
         )
 
-    def at(self, index: torch.Tensor) -> Expected:
-        """Some elements only, by their number in row-major order; int64."""
+    def at(self, index: torch.Tensor | slice) -> Expected:
+        """Some elements only, by their number in row-major order; int64, or a range (a view)."""
 
         def taken(values: torch.Tensor) -> torch.Tensor:
-            return values.reshape(-1)[index.to(values.device)]
+            place = index.to(values.device) if isinstance(index, torch.Tensor) else index
+            return values.reshape(-1)[place]
 
         return replace(
             self,
@@ -120,7 +95,7 @@ class OutputCheck:
 def expect(
     reference: torch.Tensor,
     eager: torch.Tensor,
-    terms: Terms = Terms(),
+    terms: Terms = _PLAIN,
     nearby: torch.Tensor | None = None,
 ) -> Expected:
     """Work out the budget of one output from its exact value and eager's value.
@@ -132,80 +107,25 @@ def expect(
         return Expected(reference, eager.contiguous(), None, None, 0.0, 0.0)
     eager = eager.contiguous()
     exact = reference.to(torch.float64).contiguous()
-    finite = torch.isfinite(eager) & torch.isfinite(exact)
-    special = None if bool(finite.all()) else ~torch.isfinite(eager)
-    error = (eager.to(torch.float64) - exact).abs()
-    magnitude = exact.abs()
-    if special is not None:
-        error = torch.where(finite, error, 0.0)
-        magnitude = torch.where(finite, magnitude, 0.0)
-    usual = error if nearby is None else torch.maximum(error, nearby.to(error.device))
-    tolerance = _tolerance(usual, magnitude, eager.dtype, terms, alone=nearby is not None)
-    scale = _scale(magnitude)
+    finite = all_finite(eager) and all_finite(exact)
+    special = None if finite else ~torch.isfinite(eager)
+    made = Budget(exact, eager, None if nearby is None else nearby.to(exact.device), finite)
+    tolerance, largest = made.tolerance(terms)
     return Expected(
         exact,
         eager,
-        tolerance.to(torch.float32),
+        tolerance,
         special,
-        _figure(error, scale),
-        _figure(tolerance, scale),
+        _figure(made.error, made.scale),
+        _figure(largest, made.scale),
         terms.masked,
-        scale,
+        made.scale,
     )
 
 
-def _tolerance(
-    error: torch.Tensor,
-    magnitude: torch.Tensor,
-    dtype: torch.dtype,
-    terms: Terms,
-    *,
-    alone: bool = False,
-) -> torch.Tensor:
-    info = torch.finfo(dtype)
-    work = torch.finfo(torch.float64 if dtype is torch.float64 else torch.float32).eps
-    if error.dim() == 0 or error.numel() == 0:
-        worst, row = error, magnitude
-    else:
-        worst = error.amax(-1, keepdim=True)
-        row = magnitude.square().mean(-1, keepdim=True).sqrt()
-        if not alone:
-            worst = torch.maximum(worst, _usual(worst, row) * row)
-        if not alone and not terms.apart and error.dim() >= 3 and error.shape[-2] > 1:
-            worst = torch.maximum(worst, _most(worst))
-    rounding = (1.0 if info.eps > 1e-4 else ULPS) * info.eps * magnitude
-    sums = work * (ULPS * row + terms.units * torch.maximum(row, magnitude))
-    exact = _EXACT * torch.finfo(torch.float64).eps * terms.size
-    return FACTOR * worst + rounding + sums + exact + 4 * info.tiny
-
-
-def _most(worst: torch.Tensor) -> torch.Tensor:
-    """The 90th percentile over the second last dimension (torch's own takes 16M numbers)."""
-    if worst.numel() <= _QUANTILE_LIMIT:
-        return worst.quantile(0.9, dim=-2, keepdim=True)
-    at = math.ceil(0.9 * worst.shape[-2])
-    return worst.kthvalue(at, dim=-2, keepdim=True).values
-
-
-def _usual(worst: torch.Tensor, row: torch.Tensor) -> float:
-    """Eager's error in proportion to the row's scale, at the 99th percentile of the rows."""
-    shares = (worst / row)[row > 0].reshape(-1)
-    if shares.numel() == 0:
-        return 0.0
-    at = min(shares.numel(), math.ceil(0.99 * shares.numel()))
-    return float(shares.kthvalue(at).values)
-
-
-def _scale(magnitude: torch.Tensor) -> float:
-    return float(magnitude.square().mean().sqrt()) if magnitude.numel() else 0.0
-
-
-def _figure(error: torch.Tensor, scale: float) -> float:
+def _figure(error: float, scale: float) -> float:
     """Largest error over the root mean square of the output: one comparable number."""
-    if error.numel() == 0:
-        return 0.0
-    worst = float(error.max())
-    worst = math.inf if math.isnan(worst) else worst
+    worst = math.inf if math.isnan(error) else error
     return worst / scale if scale > 0 else worst
 
 
@@ -228,27 +148,57 @@ def check_output(expected: Expected, got: torch.Tensor, output: str, case: str) 
 def _compare(expected: Expected, got: torch.Tensor, output: str, case: str) -> OutputCheck:
     if expected.tolerance is None:
         return _check_equal(expected, got, output, case)
-    error = torch.sub(got, expected.reference).abs_()  # in float64, whatever got is
-    bad = ~(error <= expected.tolerance)
-    wrong = None
-    if expected.special is not None:
-        same = (got == expected.eager) | (got.isnan() & expected.eager.isnan())
-        lacks = torch.zeros_like(same) if expected.free else ~same
-        bad = torch.where(expected.special, lacks, bad & torch.isfinite(expected.reference))
-        error = torch.where(expected.special, 0.0, error)
-    count = int(bad.sum())
-    if count:
-        wrong = _words(bad, got, expected, output, case, count)
+    seen = _Outside(expected, expected.tolerance, got)
     figure = ErrorFigure(
-        output, case, _figure(error, expected.scale), expected.eager_error, expected.budget
+        output, case, _figure(seen.error, expected.scale), expected.eager_error, expected.budget
     )
-    if wrong is None:
+    if seen.bad is None:
         return OutputCheck(figure, None, ())
-    excess = torch.nan_to_num(error / expected.tolerance, nan=float("inf"))[bad].max()
-    if expected.special is not None and bool((bad & expected.special).any()):
-        excess = torch.tensor(float("inf"))
-    worst = _worst(bad, got, expected, output, case)
-    return OutputCheck(figure, wrong, worst, float(excess))
+    wrong = _words(seen.bad, got, expected, output, case, seen.count)
+    return OutputCheck(figure, wrong, _worst(seen.bad, got, expected, output, case), seen.excess)
+
+
+class _Outside:
+    """What of an output is outside its budget.
+
+    Attributes:
+        error: the largest error.
+        count: how many elements are outside.
+        bad: which, in the output's shape; None where none is.
+        excess: how many times over its budget the worst of them is.
+    """
+
+    def __init__(self, expected: Expected, tolerance: torch.Tensor, got: torch.Tensor) -> None:
+        self.error, self.excess, self.count = 0.0, 0.0, 0
+        self.bad: torch.Tensor | None = None
+        self._like = expected.reference
+        flat, limit = got.reshape(-1), tolerance.view(-1)
+        for at in spans(flat):
+            self._add(expected.at(at), limit[at], flat[at], at)
+
+    def _add(
+        self, expected: Expected, tolerance: torch.Tensor, got: torch.Tensor, at: slice
+    ) -> None:
+        error = torch.sub(got, expected.reference).abs_()  # in float64, whatever got is
+        bad = ~(error <= tolerance)
+        if expected.special is not None:
+            same = (got == expected.eager) | (got.isnan() & expected.eager.isnan())
+            lacks = torch.zeros_like(same) if expected.free else ~same
+            bad = torch.where(expected.special, lacks, bad & torch.isfinite(expected.reference))
+            error = torch.where(expected.special, 0.0, error)
+        largest = float(error.max())
+        self.error = max(self.error, math.inf if math.isnan(largest) else largest)
+        count = int(bad.sum())
+        if not count:
+            return
+        excess = torch.nan_to_num(error / tolerance, nan=math.inf)[bad].max()
+        if expected.special is not None and bool((bad & expected.special).any()):
+            excess = torch.tensor(math.inf)
+        self.excess = max(self.excess, float(excess))
+        if self.bad is None:
+            self.bad = torch.zeros_like(self._like, dtype=torch.bool)
+        self.bad.view(-1)[at] = bad
+        self.count += count
 
 
 def _check_equal(expected: Expected, got: torch.Tensor, output: str, case: str) -> OutputCheck:

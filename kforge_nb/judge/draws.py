@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 
+from kforge_nb.judge.blocks import spans
 from kforge_nb.targets.target import TensorSpec
 
 __all__ = ["HARD_SETS", "hard_set", "lay_out", "redraw", "redraw_flat"]
@@ -45,22 +46,39 @@ def redraw_flat(seen: torch.Tensor, count: int, generator: torch.Generator) -> t
     its sign kept. Other floats are drawn from the values seen, scaled by 0.8 to 1.25 each.
     """
     values = seen.reshape(-1)
+    found = torch.zeros(count, dtype=seen.dtype, device=seen.device)
     if values.numel() == 0:
-        return torch.zeros(count, dtype=seen.dtype, device=seen.device)
+        return found
+    draw = _drawer(values)
     here: dict[str, Any] = {"generator": generator, "device": seen.device}
-    pick = values[torch.randint(values.numel(), (count,), **here)]
-    if not seen.is_floating_point():
+    for at in spans(found):
+        found[at] = draw(found[at].numel(), here)
+    return found
+
+
+def _drawer(values: torch.Tensor) -> Callable[[int, dict[str, Any]], torch.Tensor]:
+    """How new values are drawn for those seen, so many at once."""
+
+    def pick(count: int, here: dict[str, Any]) -> torch.Tensor:
+        return values[torch.randint(values.numel(), (count,), **here)]
+
+    if not values.is_floating_point():
         return pick
     sample = values[:4096].to(torch.float64)
     distinct = torch.unique(sample[~sample.isnan()])
-    noise = torch.rand(count, dtype=torch.float32, **here)
     if distinct.numel() <= _FEW and bool((distinct < _MASK_BELOW).any()):
         return pick
-    if distinct.numel() <= 1:
-        value = float(distinct[0]) if distinct.numel() else 1.0
-        spread = value * (0.5 + noise) if value != 0 else noise - 0.5
-        return spread.to(seen.dtype)
-    return (pick.to(torch.float32) * (0.8 + 0.45 * noise)).to(seen.dtype)
+    constant = float(distinct[0]) if distinct.numel() else 1.0
+
+    def spread(count: int, here: dict[str, Any]) -> torch.Tensor:
+        noise = torch.rand(count, dtype=torch.float32, **here)
+        return constant * (0.5 + noise) if constant != 0 else noise - 0.5
+
+    def scaled(count: int, here: dict[str, Any]) -> torch.Tensor:
+        noise = torch.rand(count, dtype=torch.float32, **here)
+        return pick(count, here).to(torch.float32).mul_(noise.mul_(0.45).add_(0.8))
+
+    return spread if distinct.numel() <= 1 else scaled
 
 
 def redraw(seen: Sequence[torch.Tensor], generator: torch.Generator) -> Tensors:

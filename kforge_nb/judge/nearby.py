@@ -81,7 +81,7 @@ def _alone(main: torch.Tensor) -> bool:
     """Whether rows may hold too few numbers to speak for themselves."""
     if main.dim() == 0 or main.shape[-1] < _SHORT:
         return True
-    return int((main == 0).sum()) > _SPARSE * main.numel()
+    return main.numel() - int(torch.count_nonzero(main)) > _SPARSE * main.numel()
 
 
 def _beside(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:

@@ -9,6 +9,7 @@ random timed calls are kept with their inputs, to be checked when the clock no l
 
 from __future__ import annotations
 
+import math
 import os
 import random
 import statistics as plain
@@ -33,11 +34,13 @@ __all__ = ["BaselineSide", "Plan", "Probe", "RunnerSide", "Session", "Side", "ru
 BATCH_SECONDS = 6e-3
 LONGEST_SECONDS = 80e-3  # of the slower side's batch, where that is more than one call
 LEAD_SECONDS = 2e-3  # calls that do not count, before each batch
+LONG_SECONDS = 20e-3  # of a call: waking threads is nothing to it, it needs no call before it
 SETTLE_SECONDS = 2e-3  # longer than OpenMP threads spin, see timing_environment
 SPIN_SECONDS = 1.2e-3  # an idle OpenMP thread waits for more work so long, awake
 PIPE_SHARE = 100  # a batch lasts at least this many empty exchanges
 PATIENCE, LEAST_PATIENCE = 3.0, 10.0
 _FEWEST_PAIRS = 3
+_HALF = 0.5
 _AHEAD, _AHEAD_SECONDS = 3.0, 2e-3  # CPU time before a batch, over that in it, and how much more
 _PINGS = 9
 _OWN_THREADS = 2  # of a runner: the one that speaks with the judge, and the one that computes
@@ -241,7 +244,9 @@ def run_session(
         _pair(ours, against, inputs, session, pace, source, fetch, plan, used, ahead)
         pace = pace.after(session)
         session.stopped = stop()
-        late = plan.over(time.monotonic() - start, len(session.ours))
+        elapsed = time.monotonic() - start
+        late = plan.over(elapsed, len(session.ours))
+        late = late or (elapsed > plan.seconds and _far_slower(session))
         if session.stopped or late or len(session.ours) >= look:
             look = next_look(len(session.ours))
             if _settled(session, plan) or session.stopped or late:
@@ -259,6 +264,12 @@ def _settled(session: Session, plan: Plan) -> bool:
     return session.decision is not None
 
 
+def _far_slower(session: Session) -> bool:
+    """Whether it took more than twice the baseline's time in each of some pairs."""
+    pairs = list(zip(session.ours, session.against, strict=True))
+    return len(pairs) >= _FEWEST_PAIRS and all(b < _HALF * a for a, b in pairs)
+
+
 def _warm_up(ours: Side, against: Side, inputs: TimedInputs) -> _Pace:
     """Cost of an empty exchange on each side, and a first idea of how long calls take."""
     costs, calls = [], []
@@ -266,9 +277,15 @@ def _warm_up(ours: Side, against: Side, inputs: TimedInputs) -> _Pace:
         time.sleep(SETTLE_SECONDS)
         costs.append(plain.median(side.ping() for _ in range(_PINGS)))
         side.batch(0, 1)
-        one = max(min(side.batch(i, 1) for i in range(3)) - costs[-1], 1e-7)
+        one = math.inf
+        for slot in range(3):
+            one = min(one, max(side.batch(slot, 1) - costs[-1], 1e-7))
+            if one > LONG_SECONDS:
+                break
         count = max(1, min(inputs.slots, int(LEAD_SECONDS / one)))
-        calls.append(max(side.batch(0, count) - costs[-1], 1e-7) / count)
+        if one <= LONG_SECONDS:
+            one = max(side.batch(0, count) - costs[-1], 1e-7) / count
+        calls.append(one)
     return _Pace((costs[0], costs[1]), (calls[0], calls[1]), inputs.slots)
 
 
@@ -288,7 +305,9 @@ class _Pace:
         return max(1, min(self.slots, round(min(want, most))))
 
     def lead(self, index: int) -> int:
-        """Calls of one side that do not count."""
+        """Calls of one side that do not count; none where a call is long."""
+        if max(self.call) > LONG_SECONDS:
+            return 0
         return max(1, min(self.slots, round(LEAD_SECONDS / self.call[index])))
 
     def after(self, session: Session) -> _Pace:
@@ -311,7 +330,8 @@ def _pair(
         time.sleep(SETTLE_SECONDS)
         idle = cpu_seconds(ours.child.pid)
         lead = pace.lead(index)
-        side.batch(first + calls, lead)  # on other slots
+        if lead:
+            side.batch(first + calls, lead)  # on other slots
         before = cpu_seconds(ours.child.pid)
         wall = side.batch(first, calls)
         after = cpu_seconds(ours.child.pid)
@@ -369,11 +389,14 @@ class _Used:
         """Seconds of a batch, and CPU seconds and calls of what came before and of the batch."""
         self._cpu += max(0.0, timed[0])
         self._wall += wall
-        self._lead.append(lead)
-        self._timed.append(timed)
+        if lead[1]:
+            self._lead.append(lead)
+            self._timed.append(timed)
 
     def ahead(self) -> str | None:
         """Words, if calls that do not count use far more of the CPU than those that do."""
+        if not self._lead:
+            return None
         lead, timed = (
             plain.median(cpu / calls for cpu, calls in rows) for rows in (self._lead, self._timed)
         )

@@ -89,6 +89,27 @@ def test_close_pairs_get_more_samples(inputs):
     assert close.decision in (None, "equal")
 
 
+def test_long_calls_have_no_call_before_them(inputs):
+    """Where a call is long, the threads that have to wake are nothing to it: every call counts."""
+    ours, against = _Side(30e-3, 0.02, 11), _Side(60e-3, 0.02, 12)
+    found = _session(inputs, ours, against)
+    assert found.decision == "faster"
+    assert found.found.ratio == pytest.approx(2.0, rel=0.05)
+    assert ours.asked[2:] == against.asked[2:]  # after the warm-up
+    assert len(ours.asked) == 2 + len(found.ours)
+
+
+def test_what_is_far_slower_is_not_timed_to_the_end(inputs):
+    """When the time is up, a few pairs suffice for what takes more than twice as long in each."""
+    plan = Plan(seconds=0.0)
+    slow = _session(inputs, _Side(5e-3, 0.02, 13), _Side(1e-3, 0.02, 14), plan)
+    assert len(slow.ours) == 3
+    ruled = rule(_target(), merged("eager", [slow]), [slow], 0.0)
+    assert ruled.verdict is Verdict.SLOWER
+    for ours in (1.5e-3, 0.5e-3):
+        assert len(_session(inputs, _Side(ours, 0.02, 15), _Side(1e-3, 0.02, 16), plan).ours) == 10
+
+
 def test_stop_ends_a_session(inputs):
     """Stop is asked after each pair."""
     found = _session(inputs, _Side(1e-3, 0.3, 9), _Side(1e-3, 0.3, 10), stop=lambda: True)
