@@ -7,7 +7,6 @@ import {
 import { ICommandPalette, WidgetTracker } from "@jupyterlab/apputils";
 import type { DocumentRegistry } from "@jupyterlab/docregistry";
 import { INotebookTracker } from "@jupyterlab/notebook";
-import { ISettingRegistry } from "@jupyterlab/settingregistry";
 import { ITranslator, nullTranslator } from "@jupyterlab/translation";
 import { CommandToolbarButton } from "@jupyterlab/ui-components";
  
@@ -17,7 +16,6 @@ import { addExports } from "./exports";
 import { kforgeIcon } from "./icon";
 import { CATEGORY, Commands, EXTENSION, FACTORY, FILE_TYPE } from "./names";
 
-const ID = "kforge-nb:viewer";
 const BUTTONS = [
   Commands.copySource,
   Commands.exportHtml,
@@ -26,15 +24,14 @@ const BUTTONS = [
 ];
 
 const viewer: JupyterFrontEndPlugin<void> = {
-  id: ID,
+  id: "kforge-nb:viewer",
   description: "Opens saved runs of kforge (*.kforge.json).",
   autoStart: true,
-  optional: [ICommandPalette, ILayoutRestorer, ISettingRegistry, INotebookTracker, ITranslator],
+  optional: [ICommandPalette, ILayoutRestorer, INotebookTracker, ITranslator],
   activate: (
     app: JupyterFrontEnd,
     palette: ICommandPalette | null,
     restorer: ILayoutRestorer | null,
-    settings: ISettingRegistry | null,
     notebooks: INotebookTracker | null,
     translator: ITranslator | null,
   ): void => {
@@ -77,7 +74,6 @@ const viewer: JupyterFrontEndPlugin<void> = {
     }
     addExports({ app, viewers: tracker, notebooks, trans });
     for (const command of BUTTONS) palette?.addItem({ command, category: CATEGORY });
-    if (settings !== null) void follow(settings, docRegistry);
   },
 };
 
@@ -90,17 +86,6 @@ function toolbar(app: JupyterFrontEnd, widget: RunDocumentWidget): DocumentRegis
       args: { id: widget.id, toolbar: true },
     }),
   }));
-}
-
-/** The setting says whether a click on a run opens the viewer or, as other JSON, the editor. */
-async function follow(registry: ISettingRegistry, documents: DocumentRegistry): Promise<void> {
-  const settings = await registry.load(ID);
-  const apply = (): void => {
-    const byDefault = settings.get("openByDefault").composite !== false;
-    documents.setDefaultWidgetFactory(FILE_TYPE, byDefault ? FACTORY : "Editor");
-  };
-  apply();
-  settings.changed.connect(apply);
 }
 
 export default viewer;
