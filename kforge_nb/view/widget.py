@@ -21,7 +21,7 @@ import traitlets
 from kforge_nb.view import BUNDLE
 from kforge_nb.view.deltas import Encoder
 from kforge_nb.view.outbox import Outbox
-from kforge_nb.view.payload import for_widget
+from kforge_nb.view.payload import for_widget, size
 
 __all__ = ["COMMANDS", "Publisher", "RunWidget"]
 
@@ -35,6 +35,8 @@ MESSAGES: dict[str, dict[str, type]] = {
 """The messages of the widget protocol, and what each of them holds."""
 
 KEPT_ANSWERS = 8
+KEPT_BYTES = 400_000
+"""Answers go out together: older ones are dropped where the newest would wait for them."""
 
 
 def _whole(_: Any, widget: RunWidget) -> dict[str, Any]:
@@ -153,7 +155,9 @@ class Publisher:
             self._answers.pop(node_id, None)
             found = self._details(node_id)
             self._answers[node_id] = None if found is None else dict(found)
-        while len(self._answers) > KEPT_ANSWERS:
+        while len(self._answers) > KEPT_ANSWERS or (
+            len(self._answers) > 1 and size(self._answers) > KEPT_BYTES
+        ):
             del self._answers[next(iter(self._answers))]
         return dict(self._answers)
 

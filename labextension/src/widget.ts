@@ -7,7 +7,7 @@
  */
 import type { Prompt, RunSource } from "./source";
 import { Reader } from "./view/deltas";
-import type { Details, RunDocument } from "./view/document";
+import type { Details, Node, RunDocument } from "./view/document";
 import { mountRun } from "./view/mount";
 
 /** What is used of anywidget's model. */
@@ -38,7 +38,7 @@ function readerOf(model: WidgetModel): Reader {
 
 /** A source over the traits of one widget model. */
 export function modelSource(model: WidgetModel): RunSource {
-  const cache = new Map<string, Details>();
+  const cache = new Map<string, { row: Node | undefined; details: Details }>();
   const page = Math.random().toString(36).slice(2);
   let sent = 0;
 
@@ -67,17 +67,26 @@ export function modelSource(model: WidgetModel): RunSource {
   const answer = (nodeId: string): Details | null | undefined =>
     (model.get("detail") as Answers)[nodeId];
 
+  const rowOf = (nodeId: string): Node | undefined =>
+    snapshot()?.nodes.find((node) => node.id === nodeId);
+
+  /** Keeps details with the row that they belong to: a node may be timed again. */
+  const keep = (nodeId: string, details: Details): Details => {
+    cache.set(nodeId, { row: rowOf(nodeId), details });
+    return details;
+  };
+
   const ask = (nodeId: string): Promise<Details | null> =>
     new Promise((resolve) => {
+      const before = answer(nodeId);
       const finish = (details: Details | null): void => {
         clearTimeout(timer);
         model.off("change:detail", answered);
-        if (details !== null) cache.set(nodeId, details);
-        resolve(details);
+        resolve(details === null ? null : keep(nodeId, details));
       };
       const answered = (): void => {
         const details = answer(nodeId);
-        if (details !== undefined) finish(details);
+        if (details !== undefined && (details === null || details !== before)) finish(details);
       };
       const timer = setTimeout(() => finish(null), ANSWER_MS);
       model.on("change:detail", answered);
@@ -93,8 +102,12 @@ export function modelSource(model: WidgetModel): RunSource {
       };
     },
     detail: (nodeId) => {
-      const known = cache.get(nodeId) ?? snapshot()?.details[nodeId] ?? answer(nodeId);
-      return known == null ? ask(nodeId) : Promise.resolve(known);
+      const held = cache.get(nodeId);
+      if (held !== undefined) {
+        return sameJudgement(held.row, rowOf(nodeId)) ? Promise.resolve(held.details) : ask(nodeId);
+      }
+      const known = snapshot()?.details[nodeId] ?? answer(nodeId);
+      return known == null ? ask(nodeId) : Promise.resolve(keep(nodeId, known));
     },
     stop: (target) => command("stop", target),
     pause: (target) => command("pause", target),
@@ -102,6 +115,11 @@ export function modelSource(model: WidgetModel): RunSource {
     prompts: () => (model.get("prompts") as Prompt[] | undefined) ?? [],
     answer: (id, text) => send("command", { name: "answer", id, text }),
   };
+}
+
+/** Whether a node is judged as it was; visits come and go without new details. */
+function sameJudgement(a: Node | undefined, b: Node | undefined): boolean {
+  return a === b || (a?.verdict === b?.verdict && a?.reason === b?.reason && a?.ours_us === b?.ours_us);
 }
 
 function render({ model, el }: { model: WidgetModel; el: HTMLElement }): () => void {

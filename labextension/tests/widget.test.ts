@@ -131,6 +131,27 @@ test("details are asked for once, by id, and an answer for another node is not t
   expect(model.sent).toHaveLength(1);
 });
 
+test("a node that was timed again is asked for again, one that was only visited is not", async () => {
+  const run = example();
+  const [first] = run.nodes;
+  const details = run.details["0.0"];
+  const model = new FakeModel(whole(1, { ...run, details: {} }));
+  model.traits["detail"] = { "0.0": details };
+  const source = modelSource(model);
+  expect(await source.detail("0.0")).toEqual(details);
+  const put = (seq: number, fields: object): void =>
+    model.fromKernel("changes", { seq, of: seq - 1, lists: { nodes: { put: [["0.0", fields]] } } });
+  put(2, { visits: 99 });
+  expect(await source.detail("0.0")).toEqual(details);
+  expect(model.sent).toHaveLength(0);
+  put(3, { ours_us: (first?.ours_us ?? 0) * 2, reason: "timed again" });
+  const again = source.detail("0.0");
+  expect(model.traits["detail_request"]).toMatchObject({ id: "0.0" });
+  model.fromKernel("detail", { ...(model.traits["detail"] as object) }); // the old answer once more
+  model.fromKernel("detail", { "0.0": { ...details, log: "new" } });
+  expect((await again)?.log).toBe("new");
+});
+
 test("a kernel that is gone ends the wait instead of hanging it", async () => {
   vi.useFakeTimers();
   const model = new FakeModel(whole(1, { ...example(), details: {} }));

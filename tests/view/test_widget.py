@@ -118,6 +118,17 @@ def test_two_views_asking_at_once_both_get_an_answer(stage, document):
     assert list(publisher.widget.detail) == ids[-8:]
 
 
+def test_large_answers_do_not_pile_up(stage, document):
+    """What was asked before is not sent again beside a long prompt; the newest always goes."""
+    publisher, _, _ = stage
+    for details in document["details"].values():
+        details["prompt"] = "write " * 50_000
+    for n, node_id in enumerate(["0.0", "0.1", "0.2"]):
+        ask(publisher.widget, detail_request={"id": node_id, "n": n})
+        publisher.flush()
+        assert list(publisher.widget.detail) == [node_id]
+
+
 def test_commands_pass_and_nothing_else_does(stage):
     """Stop and pause are passed on once a click; a made-up command is not."""
     publisher, commands, _ = stage

@@ -25,7 +25,8 @@ export interface PanelProps {
 
 export function NodePanel(props: PanelProps): JSX.Element {
   const { node, source } = props;
-  const details = useDetails(source, node.id);
+  const judgement = `${node.verdict} ${node.ours_us ?? ""} ${node.reason}`;
+  const details = useDetails(source, node.id, judgement);
   const [tab, setTab] = useState("code");
   const [asDiff, setAsDiff] = useState(false);
   return (

@@ -1,11 +1,15 @@
-/** Details of a node, fetched when they are looked at; an answer that comes too late is dropped. */
+/**
+ * Details of a node, fetched when they are looked at, and again when it was judged again; an answer
+ * that comes too late is dropped.
+ */
 import { useEffect, useState } from "preact/hooks";
 import type { RunSource } from "../source";
 import type { Details } from "./document";
 
 export type Loaded = Details | "loading" | "absent";
 
-export function useDetails(source: RunSource, id: string): Loaded {
+/** `judgement` is anything that is another text once the node was judged again. */
+export function useDetails(source: RunSource, id: string, judgement = ""): Loaded {
   const [found, setFound] = useState<{ id: string; details: Loaded }>({ id, details: "loading" });
   useEffect(() => {
     let wanted = true;
@@ -15,6 +19,6 @@ export function useDetails(source: RunSource, id: string): Loaded {
     return () => {
       wanted = false;
     };
-  }, [source, id]);
+  }, [source, id, judgement]);
   return found.id === id ? found.details : "loading";
 }
