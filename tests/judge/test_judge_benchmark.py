@@ -10,7 +10,9 @@ import pytest
 from benchmarks.judge import next_pairs, read_pairs
 from benchmarks.judge_leaks import leak_rows
 from benchmarks.judge_rates import missed, rate_rows, wilson
+from benchmarks.judge_stages import BAR_SECONDS, late
 from benchmarks.judge_twins import KERNELS, TWINS, Calibrated, candidate
+from benchmarks.report import measure_row
 
 
 def _pair(kind: str, verdict: str, **more) -> dict:
@@ -41,6 +43,19 @@ def test_an_honest_twin_taken_for_a_cheat_is_told():
     pairs = [_pair("same", "undecided")] * 30 + [_pair("same", "suspicious")]
 
     assert "taken for a cheat" in missed(rate_rows(pairs))[0]
+
+
+def test_judging_that_takes_too_long_is_told():
+    """The whole has a bar, in seconds; a stage alone has none."""
+    took = BAR_SECONDS + 0.25
+    rows = [
+        measure_row("stages: row sum of 60 MB in, judged", took, "s"),
+        measure_row("stages: row sum of 60 MB in, timing", took, "s"),
+        measure_row("stages: row sum of 16 MB in, judged", BAR_SECONDS - 0.25, "s"),
+    ]
+
+    (words,) = late(rows)
+    assert "row sum of 60 MB in, judged: at most 3 s, and it is 3.25 s" in words
 
 
 @pytest.mark.parametrize(("hits", "n"), [(0, 200), (2, 200), (200, 200)])
