@@ -19,6 +19,7 @@ __all__ = [
     "best_speedups",
     "comparisons",
     "estimate",
+    "head_and_tail",
     "headline",
     "progress",
     "ranked_targets",
@@ -28,6 +29,11 @@ __all__ = [
 ]
 
 Document = Mapping[str, Any]
+Row = Mapping[str, Any]
+
+SMALL = 0.005
+MOST = 40
+WORTH_HIDING = 4
 
 EAGER = "the untouched eager model"
 
@@ -133,6 +139,21 @@ def progress(document: Document) -> list[Point]:
 def ranked_targets(document: Document) -> list[Mapping[str, Any]]:
     """Targets by their share of the time, largest first; those without a share last."""
     return sorted(document["targets"], key=lambda t: -(t["share"] or 0.0))
+
+
+def head_and_tail(document: Document) -> tuple[list[Row], list[Row]]:
+    """Ranked targets to show, and the others.
+
+    The tail holds those under 0.5% of the time that no candidate was tried for, and whatever comes
+    after forty; a handful is not worth hiding.
+    """
+    tried = {node["target"] for node in document["nodes"]}
+    ranked = ranked_targets(document)
+    weigh = [t for t in ranked if (t["share"] or 0.0) >= SMALL or t["index"] in tried]
+    head = weigh[:MOST]
+    shown = {t["index"] for t in head}
+    tail = [t for t in ranked if t["index"] not in shown]
+    return (ranked, []) if len(tail) < WORTH_HIDING else (head, tail)
 
 
 def spent(document: Document) -> tuple[float, int]:

@@ -16,7 +16,6 @@ from kforge_nb.view.facts import Document
 from kforge_nb.view.payload import for_notebook
 from kforge_nb.view.svg import cost_svg, to_svg
 from kforge_nb.view.text import summary
-from kforge_nb.view.verdicts import GOOD, MUTE
 
 __all__ = ["MIME", "bundle", "to_html", "to_svg"]
 
@@ -24,6 +23,7 @@ MIME = "application/vnd.kforge.run+json"
 LARGEST_TREE = 150
 ROWS = 60
 FEW = 4
+REPLACED = "● replaced"
 _CELL = "padding:2px 10px;vertical-align:top"
 _TEXT = f"text-align:left;{_CELL}"
 _NUMBER = f"text-align:right;white-space:nowrap;{_CELL}"
@@ -101,7 +101,8 @@ def _targets(document: Document) -> str:
     nodes = {node["id"]: node for node in document["nodes"]}
     replaced = {d["target"] for d in document["decisions"] if d["installed"]}
     rows = []
-    for target in facts.ranked_targets(document):
+    head, tail = facts.head_and_tail(document)
+    for target in head:
         best: Mapping[str, Any] = nodes.get(target["best"] or "", {})
         rows.append(
             [
@@ -111,14 +112,15 @@ def _targets(document: Document) -> str:
                 str(target["calls"]),
                 words.time(best.get("eager_us") or target["mean_us"]),
                 words.time(best.get("ours_us")),
-                f"{words.ratio(best.get('speedup'))} "
-                f"{words.interval(best.get('low'), best.get('high'))}".strip(),
+                claims.measured({**best, "ratio": best["speedup"]} if best else None),
                 ("replaced, " if target["index"] in replaced else "")
                 + words.state(target, tried[target["index"]]),
             ]
         )
-    head = ["target", "variant", "share", "calls", "eager", "best", "speed-up", "state"]
-    return _table("Targets", head, rows, numbers={2, 3, 4, 5, 6})
+    names = ["target", "variant", "share", "calls", "eager", "best", "speed-up", "state"]
+    table = _table("Targets", names, rows, numbers={2, 3, 4, 5, 6})
+    part = words.percent(sum(t["share"] or 0.0 for t in tail))
+    return table + (f"<p>… and {len(tail)} more, {part} of the time</p>" if tail else "")
 
 
 def _decisions(document: Document) -> str:
@@ -215,7 +217,7 @@ def _table(
 
 
 def _cell(text: str, number: bool) -> str:
-    colour = (
-        f";color:{GOOD}" if text.startswith("●") else f";color:{MUTE}" if text[:1] == "○" else ""
-    )
-    return f'<td style="{_NUMBER if number else _TEXT}{colour}">{escape(text)}</td>'
+    shown = escape(text)
+    if text.startswith(REPLACED):
+        shown = f"<strong>{REPLACED}</strong>{escape(text.removeprefix(REPLACED))}"
+    return f'<td style="{_NUMBER if number else _TEXT}">{shown}</td>'

@@ -112,3 +112,16 @@ test("documents of versions 1 and 1.1, which know no calls and no counters, are 
   await show({ ...run, schema: "kforge.run/1", progress, costs } as unknown as RunDocument);
   expect(document.body.textContent).toContain("1.30× (1.29 to 1.31)");
 });
+
+test("figures out of all measure neither break the picture nor leave it", async () => {
+  const run = invented(20);
+  const odd = [1e300, -3, 0, 1e-300];
+  run.whole.forEach((row, i) => Object.assign(row, { ratio: odd[i % 4], low: odd[(i + 1) % 4], ours_us: odd[i % 4] }));
+  run.decisions.forEach((d, i) => Object.assign(d.isolated ?? {}, { ratio: odd[i % 4], high: odd[(i + 2) % 4] }));
+  run.targets.forEach((t, i) => Object.assign(t, { share: odd[i % 4], roofline_us: odd[(i + 1) % 4], calls: 9e15 }));
+  await show(run);
+  const styles = all("[style]").map((e) => e.getAttribute("style") ?? "");
+  const places = styles.flatMap((style) => [...style.matchAll(/(?:left|width): ([^;]+)%/g)].map((m) => Number(m[1])));
+  expect(places.length).toBeGreaterThan(50);
+  expect(places.every((place) => place >= 0 && place <= 100)).toBe(true);
+});

@@ -187,12 +187,14 @@ def test_nothing_measured_is_shown_as_nothing(document):
 
 
 def test_long_tables_end_with_a_count(document):
-    """A model with hundreds of targets still makes a page that loads."""
+    """A model with hundreds of targets still makes a page that loads, and says what it left out."""
     target = document["targets"][3]
-    document["targets"] = [{**target, "index": i} for i in range(200)]
+    document["targets"] = [{**target, "index": i, "share": 0.001} for i in range(3, 203)]
+    document["targets"][:2] = [{**target, "index": i, "share": 0.4} for i in (3, 4)]
     page = Checked(to_html(document))
 
-    assert "… and 140 more" in page.text
+    assert "… and 198 more, 19.8% of the time" in page.text
+    assert page.text.count("a library call does this; single") == 2
 
 
 def test_an_empty_run_still_has_a_view(document):

@@ -96,15 +96,16 @@ function Decisions({ decisions, targets }: DecisionsProps): JSX.Element {
             <th scope="col">target</th>
             <th scope="col">decision</th>
             <th scope="col">faster alone, and in the model</th>
-            <th scope="col" class="kforge-axis" aria-label="intervals">
+            <th scope="col" class="kforge-axis">
+              <span class="kforge-hidden">intervals</span>
               <Ticks axis={axis} />
             </th>
             <th scope="col" class="n">a run</th>
           </tr>
         </thead>
         <tbody>
-          {decisions.map((d) => (
-            <Row key={d.fingerprint} decision={d} target={targets.get(d.target)} axis={axis} />
+          {decisions.map((d, i) => (
+            <Row key={`${d.fingerprint} ${i}`} decision={d} target={targets.get(d.target)} axis={axis} />
           ))}
         </tbody>
       </table>

@@ -54,35 +54,67 @@ export function TargetTable({ rows, groups, order, onOrder, selected, onSelect }
     setActive(row.target.index);
     body.current?.querySelector<HTMLElement>(`[data-target="${row.target.index}"]`)?.focus();
   };
-  const draw = (row: TargetRow): JSX.Element => (
-    <Row
-      key={row.target.index}
-      row={row}
-      largest={largest}
-      selected={row.target.index === selected}
-      tabStop={row.target.index === tabStop}
-      onFocus={setActive}
-      onKey={move}
-      onSelect={onSelect}
-    />
-  );
+  const draw = useDrawn({ onFocus: setActive, onKey: move, onSelect });
+  const row = (found: TargetRow): JSX.Element =>
+    draw(found, largest, found.target.index === selected, found.target.index === tabStop);
   return (
     <div class="kforge-scroll">
       <table ref={body} role="grid" aria-label="Targets">
         <Head order={order} onOrder={onOrder} />
         {groups === null ? (
-          <tbody>{rows.map(draw)}</tbody>
+          <tbody>{rows.map(row)}</tbody>
         ) : (
           groups.map((group) => (
             <tbody key={group.module}>
               <GroupRow group={group} />
-              {group.shown.map(draw)}
+              {group.shown.map(row)}
             </tbody>
           ))
         )}
       </table>
     </div>
   );
+}
+
+interface Hands {
+  onFocus: (index: number) => void;
+  onKey: (event: KeyboardEvent, index: number) => void;
+  onSelect: (index: number) => void;
+}
+
+interface Drawn {
+  facts: readonly unknown[];
+  element: JSX.Element;
+}
+
+/**
+ * Draws rows and hands the same element out again while nothing in it has changed: a profile has
+ * hundreds of rows, and a live one is renewed four times a second.
+ */
+function useDrawn(hands: Hands): (row: TargetRow, largest: number, selected: boolean, tabStop: boolean) => JSX.Element {
+  const cache = useRef(new Map<number, Drawn>());
+  const newest = useRef(hands);
+  newest.current = hands;
+  return (row, largest, selected, tabStop) => {
+    const { index } = row.target;
+    const facts = [row.target, row.best, row.tried, row.installed, largest, selected, tabStop];
+    const known = cache.current.get(index);
+    if (known?.facts.every((fact, i) => fact === facts[i])) return known.element;
+    const element = (
+      <Row
+        key={index}
+        row={row}
+        largest={largest}
+        selected={selected}
+        tabStop={tabStop}
+        onFocus={(to) => newest.current.onFocus(to)}
+        onKey={(event, from) => newest.current.onKey(event, from)}
+        onSelect={(to) => newest.current.onSelect(to)}
+      />
+    );
+    cache.current.set(index, { facts, element });
+    return element;
+  };
 }
 
 /** The row that a key leads to; null for other keys. */
@@ -109,7 +141,7 @@ function Head({ order, onOrder }: Pick<Props, "order" | "onOrder">): JSX.Element
             <th
               key={key}
               scope="col"
-              class={look}
+              class={`${look} kforge-col-${key}`}
               aria-sort={on ? (order.down ? "descending" : "ascending") : "none"}
             >
               <button type="button" class="kforge-sort" onClick={() => onOrder(key)}>
@@ -141,14 +173,11 @@ function GroupRow({ group }: { group: ShownGroup }): JSX.Element {
   );
 }
 
-interface RowProps {
+interface RowProps extends Hands {
   row: TargetRow;
   largest: number;
   selected: boolean;
   tabStop: boolean;
-  onFocus: (index: number) => void;
-  onKey: (event: KeyboardEvent, index: number) => void;
-  onSelect: (index: number) => void;
 }
 
 function Row({ row, largest, selected, tabStop, onFocus, onKey, onSelect }: RowProps): JSX.Element {
@@ -171,7 +200,7 @@ function Row({ row, largest, selected, tabStop, onFocus, onKey, onSelect }: RowP
         <span class="kforge-note">{target.variant}</span>
       </th>
       <td>
-        <span class="kforge-figure">{format.percent(target.share)}</span>
+        <span class="kforge-num">{format.percent(target.share)}</span>
         <ShareBar part={(target.share ?? 0) / largest} />
       </td>
       <td class="n">{format.thousands(target.calls)}</td>
@@ -183,7 +212,7 @@ function Row({ row, largest, selected, tabStop, onFocus, onKey, onSelect }: RowP
         <Speedup row={row} />
       </td>
       <td>
-        <span class="kforge-figure">{roof(row)}</span>
+        <span class="kforge-num">{roof(row)}</span>
         {(row.eagerRoof ?? row.oursRoof) !== null && <RoofBar eager={row.eagerRoof} ours={row.oursRoof} />}
       </td>
       <td class="n">{format.ratio(target.ceiling)}</td>
@@ -196,13 +225,13 @@ function Row({ row, largest, selected, tabStop, onFocus, onKey, onSelect }: RowP
 }
 
 function Speedup({ row }: { row: TargetRow }): JSX.Element {
-  if (row.best === null) return <span class="kforge-figure">{format.NONE}</span>;
+  if (row.best === null) return <span class="kforge-num">{format.NONE}</span>;
   const compared = { ...row.best, ratio: row.best.speedup };
   const { figure, spread } = claims.figures(compared);
   const won = claims.shown(compared) === "faster";
   return (
     <>
-      <span class={won ? "kforge-figure kforge-good" : "kforge-figure"}>{figure}</span>{" "}
+      <span class={won ? "kforge-num kforge-good" : "kforge-num"}>{figure}</span>{" "}
       <span class="kforge-note">{spread}</span>
     </>
   );

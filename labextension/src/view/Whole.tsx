@@ -23,7 +23,8 @@ export function Whole({ document }: { document: RunDocument }): JSX.Element | nu
               <th scope="col">model</th>
               <th scope="col">time</th>
               <th scope="col">compared with</th>
-              <th scope="col" class="kforge-axis" aria-label="intervals">
+              <th scope="col" class="kforge-axis">
+                <span class="kforge-hidden">intervals</span>
                 <Ticks axis={axis} />
               </th>
             </tr>
@@ -121,7 +122,7 @@ function Time({ entry, longest }: { entry: WholeEntry; longest: number }): JSX.E
   const part = (us: number): string => `${((us / longest) * 100).toFixed(1)}%`;
   return (
     <>
-      <span class="kforge-figure">{format.time(entry.us)}</span>
+      <span class="kforge-num">{format.time(entry.us)}</span>
       <span class="kforge-track kforge-long" aria-hidden="true">
         {entry.us !== null && (
           <i class={entry.kernels ? "fill ours" : "fill quiet"} style={{ width: part(entry.us) }} />
