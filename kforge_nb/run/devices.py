@@ -121,10 +121,14 @@ def tool_notes(device: str) -> list[str]:
 
 
 def facts_for(device: str) -> dict[str, Any]:
-    """Plain facts with the calibrated bandwidth, as proposers and readers need them."""
+    """Plain facts with the calibrated bandwidth (GB/s) and peaks by dtype (GFLOP/s).
+
+    Proposers and readers need them: a roofline is drawn from the two.
+    """
     from kforge_nb.profile.calibration import calibrate
 
     known = facts(device)
     with memory_told("measuring what the device can do"):
         limits = calibrate(device)
-    return {**known, "device": device, "bandwidth_gbs": limits.bandwidth_gbs}
+    measured = {"bandwidth_gbs": limits.bandwidth_gbs, "flops_gflops": limits.flops_gflops}
+    return {**known, "device": device, **measured}

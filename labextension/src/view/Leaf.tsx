@@ -59,7 +59,7 @@ export class Leaf extends Component<Props> {
         <title>{spoken(item, best, newest)}</title>
         <rect class="kforge-reach" x={-14} y={-15} width={COLUMN - 4} height={29} rx={4} />
         <Mark item={item} best={best} />
-        <text x={size + (best ? 8 : 4)} y={-5}>
+        <text aria-hidden="true" x={size + (best ? 8 : 4)} y={-5}>
           {written(item)}
         </text>
       </g>
@@ -81,7 +81,7 @@ function written({ node, folded, closed, hidden }: Item): string {
 /** The same with everything a mark says by shape, colour, size and place. */
 export function spoken({ node, folded, closed, hidden }: Item, best: boolean, newest: boolean): string {
   if (node === null) {
-    return folded.length > 0 ? `${folded.length} failed candidates` : "eager, the original";
+    return folded.length > 0 ? `${folded.length} failed candidates` : "eager 1×, the original";
   }
   const speed = node.speedup === null ? "" : `, ${format.ratio(node.speedup)} over eager`;
   const below = closed ? `, ${format.count(hidden, "candidate")} hidden below` : "";
