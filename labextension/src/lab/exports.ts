@@ -36,7 +36,10 @@ export interface Desk {
   trans: TranslationBundle;
 }
 
-/** Adds the commands; each is enabled while a viewer shows a run. */
+/**
+ * Adds the commands. They are on before a run is shown too, since a toolbar takes a place in the tab
+ * order only for items that are on when they are drawn.
+ */
 export function addExports(desk: Desk): void {
   const { trans } = desk;
   add(desk, Commands.copySource, (_, run, selected) => copy(trans, sourceOf(run, selected)), {
@@ -73,7 +76,7 @@ function add(
     label: (args) => (args["toolbar"] === true ? words.button : words.label),
     caption: words.caption,
     describedBy: { args: ARGS },
-    isEnabled: (args) => viewer(args["id"])?.content.run != null,
+    isEnabled: (args) => viewer(args["id"])?.content.broken === false,
     execute: (args) => {
       const widget = viewer(args["id"]);
       const run = widget?.content.run;

@@ -12,6 +12,7 @@ export class RunWidget extends Widget {
   private shown: RunDocument | null = null;
   private chosen: string | null = null;
   private turn = 0;
+  private problem = false;
 
   constructor() {
     super();
@@ -21,6 +22,11 @@ export class RunWidget extends Widget {
   /** The run on the screen; null where there is a message instead. */
   get run(): RunDocument | null {
     return this.shown;
+  }
+
+  /** Whether a message stands where a run would; false while neither does. */
+  get broken(): boolean {
+    return this.problem;
   }
 
   /** Id of the node whose details are on the screen. */
@@ -64,10 +70,12 @@ export class RunWidget extends Widget {
     this.unmount = null;
     this.shown = null;
     this.chosen = null;
+    this.problem = false;
     this.node.replaceChildren();
   }
 
   private tell(problem: string): void {
+    this.problem = true;
     const line = document.createElement("p");
     line.className = "kforge-problem";
     line.setAttribute("role", "alert");
