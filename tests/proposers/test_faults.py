@@ -326,7 +326,7 @@ LONG = "This model's maximum context length is {} tokens. However, you requested
 
 def test_too_long_a_context_is_shortened() -> None:
     """The second prompt is shorter, says what was left out, and gets its answer."""
-    said = status(400, LONG.format(4300), code="context_length_exceeded")
+    said = status(400, LONG.format(4400), code="context_length_exceeded")
     with Loopback([said, answer(GOOD)]) as server, Talk(server) as talk:
         attempt = talk.propose()
         assert isinstance(attempt, Candidate)
