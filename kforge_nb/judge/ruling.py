@@ -105,11 +105,12 @@ def rule(
     )
     fastest = plain.quantiles(found.ours_samples_us, n=10)[0] if found.n > 1 else found.ours_us
     blur = max((s.blur for s in sessions), default=0.0)
+    device = "machine" if target.device == "cpu" else "device"
     if fastest * 1e-6 < floor_seconds <= fastest * 1e-6 + blur:
         return Ruling(
             Verdict.UNDECIDED,
             f"{fastest:.3g} µs a call would be faster than physics allows, but what is taken off "
-            f"each timing was uncertain by {blur * 1e6:.3g} µs: others used the device",
+            f"each timing was uncertain by {blur * 1e6:.3g} µs: others used the {device}",
         )
     if fastest * 1e-6 < floor_seconds:
         return Ruling(

@@ -162,8 +162,8 @@ class Session:
     in its own batches; ``hidden`` the CPU seconds that it used in the ``watched`` seconds when it
     had answered already, or that belonged to the baseline. ``disagreement`` says,
     on a GPU, how far the runner's own reading is from the judge's clock, where it is too far.
-    ``blur`` is by how many seconds a call may be told too short there, since the flush that is
-    taken off took longer at times: others used the device.
+    ``blur`` is by how many seconds a call may be told too short: there, since the flush that is
+    taken off took longer at times (others used the device); on a CPU, all that is taken off.
     """
 
     ours: list[float] = field(default_factory=list)
@@ -271,11 +271,15 @@ def _far_slower(session: Session) -> bool:
 
 
 def _warm_up(ours: Side, against: Side, inputs: TimedInputs) -> _Pace:
-    """Cost of an empty exchange on each side, and a first idea of how long calls take."""
+    """Cost of an empty exchange on each side, and a first idea of how long calls take.
+
+    The least of some exchanges counts, and the candidate's for no more than the baseline's: what is
+    taken off its timings must not depend on how busy the machine is, or is kept by its threads.
+    """
     costs, calls = [], []
     for side in (ours, against):
         time.sleep(SETTLE_SECONDS)
-        costs.append(plain.median(side.ping() for _ in range(_PINGS)))
+        costs.append(min(side.ping() for _ in range(_PINGS)))
         side.batch(0, 1)
         one = math.inf
         for slot in range(3):
@@ -286,7 +290,7 @@ def _warm_up(ours: Side, against: Side, inputs: TimedInputs) -> _Pace:
         if one <= LONG_SECONDS:
             one = max(side.batch(0, count) - costs[-1], 1e-7) / count
         calls.append(one)
-    return _Pace((costs[0], costs[1]), (calls[0], calls[1]), inputs.slots)
+    return _Pace((min(costs), costs[1]), (calls[0], calls[1]), inputs.slots)
 
 
 @dataclass(frozen=True, slots=True)
@@ -337,6 +341,7 @@ def _pair(
         after = cpu_seconds(ours.child.pid)
         seconds[index] = max(wall - pace.costs[index], 0.02 * wall) / calls
         if side is ours:
+            session.blur = max(session.blur, wall / calls - seconds[index])
             used.add(wall, (before - idle, lead), (after - before, calls))
             time.sleep(SETTLE_SECONDS)  # it has answered: what it still does is hidden work
             spin = SPIN_SECONDS * max(0, thread_count(ours.child.pid) - _OWN_THREADS)
