@@ -63,6 +63,8 @@ def _headline(document: Document) -> str:
         big, after, _ = claims.claim(row)
     elif lead.estimate is not None and lead.estimate > 1:
         big, after = f"≈ {words.ratio(lead.estimate)}", "estimated, not yet measured in the model"
+    elif not facts.running(document):
+        big, after = "no gain", "no candidate is faster; nothing is estimated"
     else:
         big, after = "no gain yet", "no candidate is faster so far; nothing is estimated"
     state = escape(f"Run {document['name']}, {words.ended(document, ': ')}")

@@ -160,11 +160,15 @@ test("choosing a target in the table chooses it in the whole view", async () => 
   expect(host.querySelector('[role="tree"]')?.getAttribute("aria-label")).toContain("dropout_add_layer_norm");
 });
 
-test("a run that has judged nothing says so and draws no axes", async () => {
+test.each([
+  ["searching", "Nothing has been judged yet.", "no gain yet"],
+  ["failed", "Nothing was judged.", "no candidate is faster"],
+] as const)("a run that has judged nothing says so and draws no axes: %s", async (state, says, headline) => {
   await act(() => {
-    dispose = mountRun(host, fixedSource(example({ nodes: [], costs: [], whole: [], decisions: [] })));
+    dispose = mountRun(host, fixedSource(example({ state, nodes: [], costs: [], whole: [], decisions: [] })));
   });
-  expect(host.textContent).toContain("Nothing has been judged yet.");
+  expect(host.textContent).toContain(says);
+  expect(host.querySelector("header")?.textContent).toContain(headline);
   expect(host.querySelector(".kforge-costchart")).toBeNull();
 });
 

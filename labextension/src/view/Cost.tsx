@@ -3,6 +3,7 @@ import type { JSX } from "preact";
 import { useId, useMemo, useState } from "preact/hooks";
 import { CostChart } from "./CostChart";
 import { Steps, TargetCosts } from "./CostTables";
+import { running } from "./derive";
 import type { RunDocument } from "./document";
 import * as format from "./format";
 import { amount, spoken } from "./spoken";
@@ -30,7 +31,7 @@ export function Cost({ document, selected = null, onSelect }: Props): JSX.Elemen
     return (
       <section>
         <h3>Cost and gain</h3>
-        <p class="kforge-note">Nothing has been judged yet.</p>
+        <p class="kforge-note">{running(document) ? "Nothing has been judged yet." : "Nothing was judged."}</p>
       </section>
     );
   }

@@ -1,7 +1,7 @@
 /** The answer at a glance: what the whole model gained, against what, and what it took. */
 import type { ComponentChildren, JSX } from "preact";
 import * as claims from "./claims";
-import { headline, spent } from "./derive";
+import { headline, running, spent } from "./derive";
 import type { RunDocument, WholeRow } from "./document";
 import * as format from "./format";
 
@@ -32,7 +32,7 @@ function Gain({ document }: { document: RunDocument }): JSX.Element {
       </>
     );
   }
-  if (overEmpty === null && overEager === null) return <Estimate gain={estimate} />;
+  if (overEmpty === null && overEager === null) return <Estimate gain={estimate} live={running(document)} />;
   return (
     <>
       {overEmpty && <Measured row={overEmpty} what={`the same rest (${rest ?? ""}) without kernels`} />}
@@ -41,9 +41,12 @@ function Gain({ document }: { document: RunDocument }): JSX.Element {
   );
 }
 
-function Estimate({ gain }: { gain: number | null }): JSX.Element {
-  if (gain === null) return <Stat figure="–" below="no figure yet" second />;
-  if (gain <= 1) return <Stat figure="no gain yet" below="no candidate is faster so far" second />;
+function Estimate({ gain, live }: { gain: number | null; live: boolean }): JSX.Element {
+  if (gain === null) return <Stat figure="–" below={live ? "no figure yet" : "no figure"} second />;
+  if (gain <= 1) {
+    if (!live) return <Stat figure="no gain" below="no candidate is faster" second />;
+    return <Stat figure="no gain yet" below="no candidate is faster so far" second />;
+  }
   return (
     <Stat
       figure={`≈ ${format.ratio(gain)}`}
