@@ -145,22 +145,33 @@ def _target_row(
     name: str, entries: Sequence[Entry], duels: dict[str, Any], recipes: dict[str, Any]
 ) -> Row:
     mine = [e for e in entries if e.target == name]
-    speeds = [f.speedup or 0.0 for e in mine if _right(e) and (f := _evaluation(e)) is not None]
     duel = duels.get(name, {})
-    eager = duel.get("eager", {})
+    eager = duel.get("eager", {}) or _fastest(mine)
     tuned = recipes.get(name, {}).get("tuned", {}).get("origin")
     more: Row = {
         "verdicts": [_verdict(e) for e in mine],
         "steps": len(mine),
         "generation": _generation(duel.get("candidate"), mine),
         "over_recipe": {k: duel[k] for k in ("ratio", "low", "high", "n") if k in duel},
-        "timed": "alone, on fresh samples" if eager else "beside other programs, when judged",
+        "timed": "alone, on fresh samples" if "eager" in duel else "when judged, not alone",
         "recipe": duel.get("recipe") or tuned,
     }
-    best = eager.get("ratio", max(speeds, default=0.0))
-    low, high = eager.get("low"), eager.get("high")
-    return measure_row(f"{name}: best over eager", best, "times", low=low, high=high,
-                       n=eager.get("n", len(mine)), **more)  # fmt: skip
+    if not eager:
+        return measure_row(f"{name}: answers, not timed here", len(mine), "answers", **more)
+    return measure_row(f"{name}: best over eager", eager["ratio"], "times", low=eager["low"],
+                       high=eager["high"], n=eager["n"], **more)  # fmt: skip
+
+
+def _fastest(entries: Sequence[Entry]) -> dict[str, Any]:
+    """Figures of the fastest right kernel against eager, as they were when it was judged."""
+    timed = [
+        row for e in entries
+        if _right(e) and (f := _evaluation(e)) is not None and (row := f.against("eager"))
+    ]  # fmt: skip
+    if not timed:
+        return {}
+    best = max(timed, key=lambda row: row.ratio)
+    return {"ratio": best.ratio, "low": best.low, "high": best.high, "n": best.n}
 
 
 def _generation(candidate: str | None, entries: Sequence[Entry]) -> int | None:

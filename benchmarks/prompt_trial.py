@@ -66,7 +66,7 @@ def write_prompts(options: argparse.Namespace) -> int:
     """The next prompt of each target that has none open."""
     said = _transcript(options)
     for line in lines(options.targets):
-        if line.fault is None:
+        if line.fault is None or line.of(said.entries):
             _write_next(options.out, line, build_target(line.entry), said)
     return 0
 
