@@ -153,7 +153,7 @@ def _target_row(
         "steps": len(mine),
         "generation": _generation(duel.get("candidate"), mine),
         "over_recipe": {k: duel[k] for k in ("ratio", "low", "high", "n") if k in duel},
-        "timed": "alone, on fresh samples" if "eager" in duel else "when judged, not alone",
+        "timed": "afterwards, on fresh samples" if "eager" in duel else "when it was judged",
         "recipe": duel.get("recipe") or tuned,
     }
     if not eager:
