@@ -124,7 +124,7 @@ def _run_stages(decider: Decider, rests: Sequence[str], stages: list[Stage]) -> 
     if eager is not None and "eager" in rests:
         stages.append(eager)
     for rest in (r for r in rests if r != "eager"):
-        if stages and decider.timer.left < decider.compile_reserve:
+        if stages and not decider.time_for(rest):
             decider.notes.append(f"rest={rest} was not tried: the time was over")
             continue
         stage = _other_stage(decider, rest, kept)

@@ -12,11 +12,14 @@ import time
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+import torch
+
 from kforge_nb.guard import launch, measure
 from kforge_nb.guard.ahead import Ahead, NotFinished
 from kforge_nb.guard.blame import give_up
 from kforge_nb.guard.fidelity import check_fidelity
 from kforge_nb.guard.measure import Model, OutOfMemory, Pace, Timer, interleave, one_sample
+from kforge_nb.guard.policy import RECORDS
 from kforge_nb.guard.report import Decision, Whole, isolated_comparison
 from kforge_nb.guard.sides import (
     absence,
@@ -81,6 +84,7 @@ class Decider:
         self.pace = Pace()
         self.ahead = Ahead()
         self.sites: list[Site] = []
+        self.models: dict[str, Model] = {}
         self.run_seconds = 0.0
         self.compile_reserve = 0.0
 
@@ -99,7 +103,11 @@ class Decider:
         """
         self.say(f"compiling the model with rest={rest}")
         start = time.monotonic()
-        model = Model.of(self.calls, kernels, rest, self.pace)
+        base = self._to_record(rest)
+        if base is None:
+            model = Model.of(self.calls, kernels, rest, self.pace)
+        else:
+            model = base.recorded(kernels, rest)
         for enabled in (frozenset[str](), frozenset(model.backend.handles)):
             for _ in range(WARM_UPS):
                 name = f"rest={rest} {'with' if enabled else 'without'} kernels"
@@ -107,8 +115,21 @@ class Decider:
         if rest == "eager":
             self.sites = model.backend.sites
         self._look_at_recordings(model)
-        self.compile_reserve = 2 * (time.monotonic() - start)
+        self.models[rest] = model
+        if base is None:
+            self.compile_reserve = 2 * (time.monotonic() - start)
         return model
+
+    def _to_record(self, rest: str) -> Model | None:
+        """The model whose graphs this rest records, where it is there already."""
+        if torch._inductor.config.triton.cudagraphs:  # what Inductor compiled has its own
+            return None
+        return self.models.get(RECORDS.get(rest, ""))
+
+    def time_for(self, rest: str) -> bool:
+        """Whether there is time to try one more rest."""
+        needed = 0.0 if self._to_record(rest) is not None else self.compile_reserve
+        return self.timer.left >= needed
 
     def compile_ahead(self, rest: str, kept: frozenset[str]) -> None:
         """Fill Inductor's cache from a process that Stop and the time limit can kill.

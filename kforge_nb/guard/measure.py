@@ -13,7 +13,6 @@ import gc
 import math
 import random
 import time
-from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -24,10 +23,11 @@ from kforge_nb.guard.policy import dynamic_for
 from kforge_nb.guard.switch import SwitchBackend
 from kforge_nb.judge.statistics import next_look
 from kforge_nb.workload.calls import signature, tensors_of
+from kforge_nb.workload.collection import quiet_gc
 from kforge_nb.workload.fixed_sizes import compiled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Mapping, Sequence
 
     from kforge_nb.guard.accepted import Accepted
     from kforge_nb.workload.calls import ModuleCall
@@ -147,10 +147,22 @@ class Model:
             model.entries[id(module)] = compiled(entry, backend, dynamic_for(own))
         return model
 
+    def recorded(self, accepted: Sequence[Accepted], rest: str) -> Model:
+        """The same calls with this model's graphs as CUDA graphs; nothing is traced anew.
+
+        ``accepted`` are kernels that this model has as well.
+        """
+        return Model(self.calls, self.backend.recorded(accepted, rest), self.entries, self.pace)
+
     def runner(self, call: ModuleCall) -> Callable[..., Any]:
         """What to call instead of the call's module."""
         entry, module = self.entries[id(call.module)], call.module
-        return lambda *args, **kwargs: entry(module, args, kwargs)
+
+        def run(*args: Any, **kwargs: Any) -> Any:
+            self.backend.act()
+            return entry(module, args, kwargs)
+
+        return run
 
     def run(self, enabled: frozenset[str]) -> float:
         """Run every call once in a variant; weighted seconds."""
@@ -236,7 +248,8 @@ def interleave(
     samples: dict[str, list[Any]] = {name: [] for name in sides}
     names = list(sides)
     look = least
-    with _no_collection():
+    gc.collect()
+    with quiet_gc():
         for done in range(rounds):
             timer.check()
             if timer.left <= 0 and done >= min(least, FLOOR):
@@ -258,15 +271,3 @@ def one_sample(name: str, side: Callable[[], Any]) -> Any:
     except torch.OutOfMemoryError as problem:
         shortage = OutOfMemory(name, problem)
     raise shortage  # outside the handler, so that no traceback holds the side's memory
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    gc.collect()
-    before = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if before:
-            gc.enable()

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "FIXED_SHAPES",
+    "RECORDS",
     "RESTS",
     "Rest",
     "RestName",
@@ -26,6 +27,8 @@ __all__ = [
 
 RestName = Literal["eager", "inductor", "cudagraphs", "inductor-cudagraphs"]
 RESTS: tuple[RestName, ...] = ("eager", "inductor", "cudagraphs", "inductor-cudagraphs")
+RECORDS: dict[str, RestName] = {"cudagraphs": "eager", "inductor-cudagraphs": "inductor"}
+"""What a rest with CUDA graphs records: calls of the graphs that another rest compiles."""
 FIXED_SHAPES = 3
 """So many shapes are compiled one by one. (Dynamo stops at 8, a workload keeps 4 signatures.)"""
 
@@ -69,8 +72,12 @@ class Rest:
 
         short = shorten(gm, as_python="inductor" not in self.name)
         run = _compiler(self.name)(short, example_inputs)
-        if "cudagraphs" not in self.name:
-            return run
+        return self.record(run, gm, example_inputs) if "cudagraphs" in self.name else run
+
+    def record(
+        self, run: Callable[..., Any], gm: fx.GraphModule, example_inputs: list[Any]
+    ) -> Replay:
+        """CUDA graphs over ``run``, which computes ``gm``; recorded when it is first called."""
         from kforge_nb.guard.replay import Lane, Replay
 
         self._lane = self._lane or Lane()

@@ -9,7 +9,6 @@ looks at the kill switch first. Where a graph cannot be recorded it runs as it i
 
 from __future__ import annotations
 
-import gc
 import threading
 import weakref
 from contextlib import contextmanager, suppress
@@ -21,6 +20,7 @@ from kforge_nb.guard import launch
 from kforge_nb.guard.handout import Handout, buffer_like, flat, span, storage_key
 from kforge_nb.targets.dataflow import analyse
 from kforge_nb.targets.operators import describe
+from kforge_nb.workload.collection import quiet_gc
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -215,7 +215,7 @@ class Replay:
             self.why_not = f"its weights moved more than {MOST_RECORDINGS} times"
             return None
         try:
-            with _no_collection():
+            with quiet_gc():  # a collection might free what belongs to another recording
                 self._found = _Recording(self.run, args, self._pinned, self._written, self.lane)
         except Exception as problem:  # noqa: BLE001 (the graph itself runs as it is)
             self.why_not = _words(problem)
@@ -395,15 +395,3 @@ def _words(problem: Exception) -> str:
         torch.cuda.empty_cache()
         return f"the GPU's memory does not suffice for a recording of its own ({first})"
     return f"recording it failed ({type(problem).__name__}: {first})"
-
-
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """A collection in the middle of a recording might free what belongs to another one."""
-    before = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if before:
-            gc.enable()

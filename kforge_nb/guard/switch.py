@@ -2,7 +2,9 @@
 
 The in-model measurement needs the same call with no kernels, with all, with all but one, and with
 each occurrence timed in place. Compiling each anew would take minutes; here Dynamo compiles once,
-every graph becomes a ``Site``, and the variant is chosen by a field of the backend.
+every graph becomes a ``Site``, and the variant is chosen by a field of the backend. A rest that
+records CUDA graphs over what another one runs takes that one's graphs as they are (``recorded``):
+to trace a model that Dynamo unrolls takes a minute.
 """
 
 from __future__ import annotations
@@ -110,13 +112,14 @@ class Site:
         self._timed: Callable[..., Any] | None = None
 
     def run(self, *args: Any) -> Any:
-        """The graph on these arguments, in the variant that the owner has chosen."""
-        owner = self.owner
+        """The graph on these arguments, in the variant that the acting backend has chosen."""
+        owner = self.owner.acting
+        site = owner.site_of(self)
         if owner.spy is not None:
-            return owner.spy(self, args)
+            return owner.spy(site, args)
         if owner.timing:
-            return self.timed(*args)
-        return self.variant(owner.enabled)(*args)
+            return site.timed(*args)
+        return site.variant(owner.enabled)(*args)
 
     def graph(self, enabled: frozenset[str]) -> fx.GraphModule:
         """The graph in which only these targets are launches; the others run their original."""
@@ -147,11 +150,34 @@ class Site:
         return self._timed
 
 
+class _RecordedSite(Site):
+    """Another backend's site, whose variants run as CUDA graphs."""
+
+    def __init__(self, owner: SwitchBackend, base: Site) -> None:
+        self.owner = owner
+        self.base = base
+        self.gm, self.example_inputs = base.gm, base.example_inputs
+        self.problem, self.state, self.written = base.problem, base.state, base.written
+        self.replaced = {f: n for f, n in base.replaced.items() if f in owner.handles}
+        self.rewritten = base.graph(frozenset(self.replaced))
+        self._built = {}
+        self._timed = None
+
+    def variant(self, enabled: frozenset[str]) -> Callable[..., Any]:
+        """A recording of what the other backend runs in this variant."""
+        enabled = enabled.intersection(self.replaced)
+        if enabled not in self._built:
+            run, gm = self.base.variant(enabled), self.base.graph(enabled)
+            self._built[enabled] = self.owner.compile_rest.record(run, gm, self.example_inputs)
+        return self._built[enabled]
+
+
 class SwitchBackend:
     """A ``torch.compile`` backend for measurements.
 
     ``enabled`` chooses the variant, ``timing`` the in-place timed one, and ``spy``, if set, is
     called with (site, arguments) instead. ``refused`` says which kernels could not be registered.
+    Several may share what Dynamo compiled for the first of them; ``act`` says which one runs.
     """
 
     def __init__(self, accepted: Iterable[Accepted], rest: str = "eager") -> None:
@@ -170,6 +196,34 @@ class SwitchBackend:
         self.timing = False
         self.spy: Callable[[Site, tuple[Any, ...]], Any] | None = None
         self.clock = Clock()
+        self.traced = self.acting = self
+        self._places: dict[Site, Site] = {}
+
+    def recorded(self, accepted: Iterable[Accepted], rest: str) -> SwitchBackend:
+        """A backend that runs this one's graphs as CUDA graphs; nothing is traced or compiled.
+
+        Args:
+            accepted: kernels, all of them among this backend's own.
+            rest: the rest that is this one's with recordings.
+        """
+        other = SwitchBackend(accepted, rest)
+        other.traced = self.traced
+        for site in self.sites:
+            other.site_of(site)
+        return other
+
+    def act(self) -> None:
+        """Be the one that the next calls of the shared compiled entries run."""
+        self.traced.acting = self
+
+    def site_of(self, site: Site) -> Site:
+        """What this backend makes of a site of the backend that traced it."""
+        if site.owner is self:
+            return site
+        if site not in self._places:
+            self._places[site] = _RecordedSite(self, site)
+            self.sites.append(self._places[site])
+        return self._places[site]
 
     def __call__(
         self, gm: fx.GraphModule, example_inputs: list[Any], **_: Any

@@ -13,7 +13,8 @@ from typing import Any
 
 import torch
 
-from kforge_nb.profile.timing import quiet_gc, quiet_value
+from kforge_nb.profile.timing import quiet_value
+from kforge_nb.workload.collection import quiet_gc
 
 __all__ = ["ColdTimer"]
 

@@ -7,18 +7,17 @@ that work. How much of it there was is told by ``ForeignLoad``.
 
 from __future__ import annotations
 
-import gc
 import os
 import random
 import time
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from kforge_nb.profile.device import kind_of, synchronize
+from kforge_nb.workload.collection import quiet_gc
 
-__all__ = ["ForeignLoad", "interleaved_us", "quiet_gc", "quiet_value", "sample_us"]
+__all__ = ["ForeignLoad", "interleaved_us", "quiet_value", "sample_us"]
 
 _SAMPLE_US = 200.0
 
@@ -62,18 +61,6 @@ def _own_seconds() -> float:
 def quiet_value(samples: list[float]) -> float:
     """The lower quartile."""
     return sorted(samples)[(len(samples) - 1) // 4]
-
-
-@contextmanager
-def quiet_gc() -> Iterator[None]:
-    """No garbage collection while the body runs."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
 
 
 def sample_us(call: Callable[[], Any], device: str, number: int = 1) -> float:

@@ -11,9 +11,10 @@ from typing import Any
 import torch
 
 from kforge_nb.profile.device import kind_of, synchronize
-from kforge_nb.profile.timing import quiet_gc, quiet_value
+from kforge_nb.profile.timing import quiet_value
 from kforge_nb.workload.calls import ModuleCall
 from kforge_nb.workload.capture import Workload
+from kforge_nb.workload.collection import quiet_gc
 from kforge_nb.workload.devices import main_device
 
 __all__ = ["device_us", "wall_us"]

@@ -6,6 +6,7 @@ copies then go to files one by one, and what still does not fit is told.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from kforge_nb.targets.dataflow import Dataflow
 from kforge_nb.targets.inputs import CapturedInputs, Holding
 from kforge_nb.targets.partition import Cut, cut
 from kforge_nb.targets.target import Granularity, Occurrence, Target
+from kforge_nb.workload.collection import quiet_gc
 from kforge_nb.workload.copies import Copier, compact_copy
 from kforge_nb.workload.devices import free_bytes
 
@@ -28,6 +30,7 @@ __all__ = ["capture_inputs", "find_targets", "replay_inputs", "target_of"]
 MAX_SETS = 2
 
 
+@quiet_gc()
 def find_targets(
     workload: Workload,
     granularity: Granularity = "region",
@@ -106,6 +109,10 @@ class _Keeper:
         self._targets = targets
         self._limit = memory_limit
         self._limits: dict[str, int] = {}
+        self._held: Counter[str] = Counter()
+        for target in targets.values():
+            if target.captured is not None:
+                self._held[target.device] += target.captured.nbytes
         self.kept: set[Cut] = set()
         self.tight = False
 
@@ -113,22 +120,24 @@ class _Keeper:
         target = self._targets[found.fingerprint]
         if target.captured is None:
             target.captured = CapturedInputs()
-        target.captured.add(tensors, how)
+        captured, device = target.captured, target.device
+        before = captured.nbytes
+        captured.add(tensors, how)
+        self._held[device] += captured.nbytes - before
         self.kept.add(found)
-        device = target.device
-        if self.tight or self._held(device) > self._limit_of(device):
-            target.captured.spill()
+        if self.tight or self._held[device] > self._limit_of(device):
+            self._spill(target)
 
     def spill_all(self) -> None:
         """Move everything out of memory, and from now on each input set when it is taken."""
         self.tight = True
         for target in self._targets.values():
-            if target.captured is not None:
-                target.captured.spill()
+            self._spill(target)
 
-    def _held(self, device: str) -> int:
-        here = (t for t in self._targets.values() if t.device == device)
-        return sum(t.captured.nbytes for t in here if t.captured is not None)
+    def _spill(self, target: Target) -> None:
+        if target.captured is not None:
+            self._held[target.device] -= target.captured.nbytes
+            target.captured.spill()
 
     def _limit_of(self, device: str) -> int:
         if device not in self._limits:

@@ -30,6 +30,8 @@ __all__ = ["Observation", "observe"]
 Mode = Literal["real", "traced", "fake"]
 # Kinds that never write to their arguments unless their spelling says *in place*.
 _PURE = set(KINDS.values()) - {"barrier", "write", "random"}
+# Kinds whose operators, in place, write new values to their first argument and change no sizes.
+_FILLS = {"cheap", "costly", "write"}
 _DEVICES = ("cpu", "cuda")
 
 
@@ -253,6 +255,10 @@ class _Run:
     def _evaluate(self, i: int, node: fx.Node) -> tuple[Any, bool, bool]:
         """The node's value, whether it failed to run, and whether autocast changes it."""
         op = self.operators[i]
+        if self.mode == "traced" and op.in_place and op.kind in _FILLS and not self.autocast:
+            target = self._first_tensor(node)
+            if target is not None:
+                return None if op.name == "setitem" else target, False, False
         known = self.mode == "traced" and not op.in_place and op.kind in _PURE
         if known and not self.autocast:
             return node.meta["example_value"], False, False
@@ -267,6 +273,16 @@ class _Run:
             self.autocast = _autocast_on()
             return value, False, False
         return value, False, self.autocast and self._autocast_changes(op, node, args, kwargs, value)
+
+    def _first_tensor(self, node: fx.Node) -> torch.Tensor | None:
+        """What an operator that works in place writes to and hands back, if it is one tensor.
+
+        Its spelling has said all that there is to find out, and a run of it on fake tensors takes
+        as long as dozens of other nodes.
+        """
+        first = node.args[0] if node.args else None
+        value = self.values[self.index[first]] if isinstance(first, fx.Node) else None
+        return value if isinstance(value, torch.Tensor) else None
 
     def _argument(self, node: fx.Node) -> Any:
         value = self.values[self.index[node]]

@@ -23,6 +23,7 @@ from kforge_nb.targets.modules import find_modules, module_path
 from kforge_nb.targets.regions import find_regions
 from kforge_nb.targets.schedule import Schedule
 from kforge_nb.targets.target import Granularity, TensorSpec
+from kforge_nb.workload.collection import quiet_gc
 
 __all__ = ["MAX_INPUTS", "MAX_OUTPUTS", "Cut", "cut"]
 
@@ -102,6 +103,7 @@ class Cut:
         return fx.GraphModule({}, graph)
 
 
+@quiet_gc()
 def cut(
     gm: fx.GraphModule,
     example_inputs: Sequence[Any],

@@ -58,12 +58,17 @@ def find_recurrences(flow: Dataflow) -> list[list[int]]:
     calls = _Calls()
     groups: list[list[int]] = []
     end = -1
+    looked_at: dict[int, int] = {}
     for i, op in enumerate(flow.operators):
         if op.name != "setitem" or i <= end:
             continue
         call = calls.innermost(flow.nodes[i])
-        body = _with_shared_heads(flow, _body(flow, calls, i, call)) if call is not None else []
-        if body and body[0] > end and _is_recurrence(flow, body):
+        if call is None or i <= looked_at.get(call, -1):
+            continue  # of a body that is none: each of its many writes would tell the same
+        run = _body(flow, calls, i, call)
+        looked_at[call] = run[-1]
+        body = _with_shared_heads(flow, run)
+        if body[0] > end and _is_recurrence(flow, body):
             groups.append(body)
             end = body[-1]
     return groups

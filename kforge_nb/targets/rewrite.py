@@ -16,6 +16,7 @@ from kforge_nb.targets.biases import bias_of, fold, without_bias
 from kforge_nb.targets.dataflow import Dataflow
 from kforge_nb.targets.partition import Cut
 from kforge_nb.targets.schedule import contracted_order
+from kforge_nb.workload.collection import quiet_gc
 
 __all__ = ["Replacement", "replace"]
 
@@ -35,6 +36,7 @@ class Replacement:
     packed: bool = False
 
 
+@quiet_gc()
 def replace(
     gm: fx.GraphModule, cuts_and_calls: Sequence[Replacement | tuple[Any, ...]]
 ) -> fx.GraphModule:
