@@ -115,10 +115,15 @@ class WidgetView:
         self._publisher.publish(document)
 
     def finish(self, document: Document) -> None:
-        """Last traits first, for pages that open later; then the saved view."""
+        """Last traits first, for pages that open later; then the saved view.
+
+        A page that was closed at that moment, and opens while the kernel lives, is sent it then.
+        """
         self._publisher.publish(document)
         self._publisher.flush()
-        self._handle.replace(bundle(document))
+        saved = bundle(document)
+        self._handle.replace(saved)
+        self._publisher.on_open(lambda: self._handle.replace(saved))
 
 
 class _Handle:

@@ -37,10 +37,13 @@ MESSAGES: dict[str, dict[str, type]] = {
 KEPT_ANSWERS = 8
 KEPT_BYTES = 400_000
 """Answers go out together: older ones are dropped where the newest would wait for them."""
+OPENED = "opened"
+"""Name under which the outbox is told that a page has asked for the state; no trait."""
 
 
 def _whole(_: Any, widget: RunWidget) -> dict[str, Any]:
     """What ``doc`` says whenever it is asked for."""
+    widget.opened()
     return widget.encoder.whole()
 
 
@@ -60,6 +63,7 @@ class RunWidget(anywidget.AnyWidget):
     def __init__(self) -> None:
         self.encoder = Encoder()  # before the first state is sent
         self.lock = threading.RLock()
+        self.opened: Callable[[], None] = lambda: None
         super().__init__()
 
     def _handle_msg(self, msg: Any) -> None:
@@ -102,6 +106,8 @@ class Publisher:
         self._command = command
         self._wanted: queue.SimpleQueue[str] = queue.SimpleQueue()
         self._answers: dict[str, Any] = {}
+        self._opened = 0
+        self._act: Callable[[], None] = lambda: None
         self._outbox = Outbox(self._write)
         self.widget.observe(self._asked, "detail_request")
         self.widget.observe(self._missed, "whole_request")
@@ -121,6 +127,16 @@ class Publisher:
             self._outbox.put_if_empty("changes", lambda: self._changes(make))
         return self.widget.changes if message is None else message
 
+    def on_open(self, act: Callable[[], None]) -> None:
+        """Has ``act`` called on the outbox thread whenever a page asks for the widget's state."""
+
+        def opened() -> None:
+            self._opened += 1
+            self._outbox.put(OPENED, self._opened)
+
+        self._act = act
+        self.widget.opened = opened
+
     def flush(self, timeout: float = 10.0) -> None:
         """Sends what still waits. The widget stays open and goes on answering requests."""
         self._outbox.flush(timeout)
@@ -130,10 +146,12 @@ class Publisher:
         self._outbox.close(timeout)
 
     def _write(self, values: Mapping[str, Any]) -> None:
+        if OPENED in values:
+            self._act()
         with self.widget.lock:
             with self.widget.hold_sync():
                 for name, value in values.items():
-                    if name != "doc":
+                    if name not in ("doc", OPENED):
                         setattr(self.widget, name, value)
             if "doc" in values:
                 self.widget.send_state("doc")

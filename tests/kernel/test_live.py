@@ -123,6 +123,20 @@ def test_a_page_that_is_opened_again_gets_the_run_as_it_is_now(live):
     assert shows(live, comm, "stopped")
 
 
+def test_a_page_that_was_closed_at_the_end_is_sent_the_saved_view(live):
+    """An update that no page was there to take comes once more when one asks for the widget."""
+    reply, comm = begin(live, "late", budget=4)
+    live.run("late.wait(20)")
+    shown = reply.displays[-1]
+    live.listen(lambda _: saved_views(live).get(shown))
+    heard = len(live.seen)
+    live.send(comm, {"method": "request_state"})
+
+    view = live.listen(lambda _: saved_views(live, heard).get(shown))
+    assert set(view) == SAVED
+    assert view["application/vnd.kforge.run+json"]["state"] == "done"
+
+
 def test_messages_after_the_end_change_nothing_and_details_still_come(live):
     """A page that was left open may click; the ended run stays, and its sources can be read."""
     _, comm = begin(live, "over", budget=4)
