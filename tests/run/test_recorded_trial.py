@@ -1,0 +1,99 @@
+"""A part of the recorded trial of the prompts, played again with the real judge."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from benchmarks.prompt_targets import TRIAL, build_target
+from kforge_nb.judge import bench as benches
+from kforge_nb.judge.timing import Plan
+from kforge_nb.options import OptimizeOptions
+from kforge_nb.proposers.transcript import Transcript
+from kforge_nb.run.conductor import Conductor
+from kforge_nb.run.handle import Run
+from kforge_nb.run.record import Record
+from kforge_nb.run.source import StoreSource
+from kforge_nb.run.tools import make_tools
+from kforge_nb.run.work import Work
+from kforge_nb.search.tree import Tree
+from kforge_nb.targets.document import target_to_document
+
+ROOT = Path(__file__).resolve().parents[2]
+RECORDING = ROOT / "docs" / "results" / "2026-11-30-prompt_trial-transcript.json"
+PATIENCE_S = 200
+RIGHT = {"accepted", "slower", "undecided"}  # how fast it is here is another matter
+NAMES = ("delta_rule", "rms_norm_bf16")
+
+
+def part_of_the_recording(targets):
+    """A draft with what is left of it when it is cut off; a draft, its fault, and the repair."""
+    recorded = Transcript.load(RECORDING).entries
+    plain, faulty = NAMES
+    draft = next(e for e in recorded if e.target == plain)
+    cut_off = replace(draft, answer=draft.answer[: len(draft.answer) // 2], candidate=None)
+    sound = next(e for e in recorded if e.target == faulty)
+    planted = next(e for e in recorded if e.target == faulty and e.action == "planted")
+    repair = next(e for e in recorded if e.action == "repair" and e.parent == planted.candidate)
+    entries = [draft, cut_off, sound, planted, repair]
+    prints = {target.name: target.fingerprint for target in targets}
+    return Transcript(
+        "paste", "played again", entries=[replace(e, fingerprint=prints[e.target]) for e in entries]
+    )
+
+
+def is_right(node):
+    """Whether it passed every check of its values; so short a timing may come out as nonsense."""
+    return node["verdict"] in RIGHT or node["reason"].startswith("faster than physics allows")
+
+
+@pytest.fixture
+def quick(monkeypatch):
+    """Timing that only has to take place."""
+    for name in ("EVALUATE", "CONFIRM"):
+        monkeypatch.setattr(benches, name, Plan(seconds=0.2, narrow=0.9, pairs=4))
+
+
+def work_of(record, index, target):
+    """A target at work, in the run's store."""
+    document = target_to_document(target, record.folder / "inputs")
+    row = {"fingerprint": target.fingerprint, "name": target.name, "family": target.family}
+    row |= {"share": 0.5, "headroom": 3.0, "state": "waiting", "calls": 1, "mean_us": 900.0}
+    record.store.add_target(record.id, index, row, {"document": document})
+    return Work(index, target, Tree(index), record, share=0.5, headroom=3.0, mean_us=900.0)
+
+
+def test_recorded_answers_are_judged_again(stage, tmp_path, quick):
+    """Right kernels, a fault, its repair and half an answer: each is found to be what it is."""
+    entries = {entry.name: entry for entry in TRIAL}
+    targets = [build_target(entries[name]) for name in NAMES]
+    recording = tmp_path / "part.json"
+    part_of_the_recording(targets).save(recording)
+    options = OptimizeOptions.of(
+        {"name": "played", "proposer": "replay", "recording": str(recording), "baseline": "eager"}
+    )
+    record = Record(stage.store, stage.store.create_run("played", options=options.to_document()))
+    works = [work_of(record, index, target) for index, target in enumerate(targets)]
+    tools = replace(make_tools(options, "cpu"), guard=stage.guard)
+    conductor = Conductor(record, works, options, "here", tools)
+    conductor.start()
+    assert conductor.join(PATIENCE_S)
+
+    document = Run(StoreSource(conductor.record)).document
+    assert document["state"] == "done", document["state_reason"]
+    nodes = sorted(document["nodes"], key=lambda n: n["created"])
+    verdicts = [n["verdict"] for n in nodes]
+    said = [f"{n['verdict']}: {n['reason']}" for n in nodes]
+    places = {n["id"]: place for place, n in enumerate(nodes)}
+    parents = [places.get(n["parent"]) for n in nodes]
+    assert parents == [None, None, None, 2, 3], said
+    assert verdicts[1] == "refused"
+    assert "cut off" in nodes[1]["reason"]
+    if torch.backends.cpu.get_cpu_capability() != "AVX512":
+        assert {verdicts[i] for i in (0, 2, 3, 4)} == {"compile_failed"}  # they were written for it
+        return
+    assert all(is_right(nodes[place]) for place in (0, 2, 4)), said
+    assert verdicts[3] == "wrong", said
