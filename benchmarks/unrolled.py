@@ -22,6 +22,7 @@ from kforge_nb.guard import launch
 from kforge_nb.guard.ahead_graph import graph_to_rows, rows_to_graph
 from kforge_nb.targets.build import find_targets
 from kforge_nb.targets.dataflow import analyse
+from kforge_nb.targets.fingerprint import fingerprint
 from kforge_nb.targets.observe import observe
 from kforge_nb.targets.operators import describe
 from kforge_nb.targets.partition import Cut, cut
@@ -46,15 +47,17 @@ def stages(workload: Workload) -> Stages:
         made[name] = value
         return value
 
-    def names() -> list[tuple[str, str, str]]:
-        return [(c.fingerprint, c.family, c.module_path) for c in made["cuts"]]
+    def names() -> list[str]:
+        return [fingerprint(c.flow, c.nodes, c.inputs, c.outputs) for c in made["cuts"]]
 
+    fakes = [n.meta["example_value"] for n in gm.graph.nodes if n.op == "placeholder"]
     return {
         "observe": lambda: observe(gm, inputs, [describe(n) for n in gm.graph.nodes]),
+        "observe, fake": lambda: observe(gm, fakes, [describe(n) for n in gm.graph.nodes]),
         "analyse": lambda: kept("flow", analyse(gm, inputs)),
         "grow regions": lambda: find_regions(made["flow"], Schedule(made["flow"].deps)),
         "cut": lambda: kept("cuts", cut(gm, inputs, vendor=True)),
-        "name and fingerprint": names,
+        "fingerprint": names,
         "find targets": lambda: find_targets(workload, vendor=True),
         "find targets, op by op": lambda: find_targets(workload, "op", vendor=True),
         "rewrite, all regions": lambda: replace(gm, _swaps(made["cuts"])),
