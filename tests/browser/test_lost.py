@@ -1,0 +1,70 @@
+"""A live run in a real JupyterLab: reloaded while it goes on, opened without its kernel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+
+from tests.browser.test_lab import end_kernels, outputs, wait_until
+
+pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240)]
+
+ROOT = Path(__file__).parents[2]
+WIDGET = "application/vnd.jupyter.widget-view+json"
+SAVED = {"application/vnd.kforge.run+json", "text/html", "text/plain"}
+CELL = f"""
+import sys
+sys.path.insert(0, {str(ROOT)!r})
+from tests.kernel.light_run import begin
+run = begin("lost", seconds=0.2)
+"""
+
+
+@pytest.fixture
+def notebook(lab):
+    """A notebook that begins a run, in a folder of its own."""
+    folder = lab[1] / "lost"
+    folder.mkdir()
+    path = folder / "lost.ipynb"
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
+    made.metadata["kernelspec"] = {
+        "name": "python3",
+        "display_name": "Python 3",
+        "language": "python",
+    }
+    nbformat.write(made, path)
+    return path
+
+
+def test_a_live_view_comes_back_and_without_its_kernel_the_saved_one_does(page, lab, notebook):
+    """Reload: live again, with its buttons. Kernel gone: the saved run, and never an error."""
+    where = f"{lab[0]}lab/tree/lost/{notebook.name}?reset"
+    page.goto(where)
+    page.locator(".jp-CodeCell .jp-InputArea-editor").first.click()
+    page.get_by_text("Python 3 (ipykernel) | Idle").first.wait_for(timeout=60_000)
+    page.keyboard.press("Shift+Enter")
+    page.get_by_role("button", name="Stop the run").wait_for(timeout=60_000)
+    page.keyboard.press("Control+s")
+    wait_until(lambda: outputs(notebook))
+    assert set(outputs(notebook)[0]["data"]) == {WIDGET, *SAVED}
+
+    page.goto(where)
+    stop = page.get_by_role("button", name="Stop the run")
+    stop.wait_for(timeout=60_000)
+    state = page.locator(".kforge-state").first
+    first = state.inner_text()
+    wait_until(lambda: state.inner_text() != first)
+    page.get_by_role("button", name="Pause the run").click()
+    page.get_by_role("button", name="Resume the run").wait_for(timeout=60_000)
+
+    end_kernels(page, lab)
+    page.goto(where)
+    page.locator(".kforge-run .kforge").wait_for(timeout=60_000)
+    shown = page.locator(".jp-OutputArea").first.inner_text()
+    assert "%kforge show lost shows it now" in shown
+    assert "Error displaying widget" not in page.locator("body").inner_text()
+    assert page.get_by_role("button", name="Stop the run").count() == 0
+    page.keyboard.press("Control+s")
+    wait_until(lambda: outputs(notebook) and set(outputs(notebook)[0]["data"]) == SAVED)
