@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kforge_nb.view import claims
 from kforge_nb.view.facts import Document
 
 __all__ = ["Entry", "change_us", "has_evidence", "ranked_decisions", "whole_entries"]
@@ -97,8 +98,13 @@ def has_evidence(decision: Row) -> bool:
 
 
 def change_us(decision: Row) -> float | None:
-    """Microseconds of one run that a kernel changes at its places; negative where it saves."""
+    """Microseconds of one run that a kernel changes at its places; negative where it saves.
+
+    None where no difference was shown, or nothing measured.
+    """
     found = decision["in_model"]
-    if not found or found["ours_us"] is None or found["against_us"] is None:
+    if claims.shown(found) not in ("faster", "slower"):
+        return None
+    if found["ours_us"] is None or found["against_us"] is None:
         return None
     return float(found["ours_us"] - found["against_us"])

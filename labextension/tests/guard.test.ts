@@ -9,10 +9,11 @@ const GUARD = ".kforge-guard";
 
 test("each decision stands with its reason, both ratios, and what it saves in a run", async () => {
   await show(example());
-  const [first] = all(`${GUARD} tbody tr`).map((row) => row.textContent);
+  const [first, , third] = all(`${GUARD} tbody tr`).map((row) => row.textContent);
   expect(first).toContain("0 gelu● replaced: faster in the model");
   expect(first).toContain("alone 2.31× (2.26 to 2.36)in the model 1.13× (1.12 to 1.14)");
   expect(first).toContain("−4650 µs");
+  expect(third).toMatch(/0\.998× \(0\.993 to 1\.004\)–$/);
 });
 
 test("installed kernels come first, and those without anything to try wait behind a button", async () => {

@@ -141,3 +141,12 @@ test("a target whose interval holds 1 is not painted as a gain", async () => {
   expect(cells.get("2")?.querySelector(".kforge-good")).toBeNull();
   expect(cells.get("0")?.querySelector(".kforge-good")).not.toBeNull();
 });
+
+test("shares that sum to more than the whole are explained", async () => {
+  const run = example();
+  await show(run);
+  expect(text(".kforge-tools")).not.toContain("more than the whole");
+  for (const target of run.targets) target.share = 0.6;
+  await show(run);
+  expect(all(".kforge-tools").at(-1)?.textContent).toContain("timed alone, so together more than the whole");
+});

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kforge_nb.view import claims, facts, words
-from kforge_nb.view.entries import whole_entries
+from kforge_nb.view.entries import change_us, whole_entries
 from kforge_nb.view.static import to_html
 from kforge_nb.view.text import summary
 
@@ -38,6 +38,13 @@ def test_the_ways_to_run_the_model_are_the_browsers(document):
     """Labels, times and the recommended one come alike, each way once."""
     found = [[e.label, e.us, e.recommended] for e in whole_entries(document)]
     assert EXPECTED["whole"] == found
+
+
+def test_what_a_kernel_changes_in_a_run_is_told_only_where_it_was_shown(document):
+    """Milliseconds in front of an interval that holds 1 would suggest a gain that nobody saw."""
+    changes = [change_us(d) for d in document["decisions"]]
+    assert changes[0] == pytest.approx(-4650.2)
+    assert changes[2:] == [None, None]
 
 
 @pytest.mark.parametrize("low", [0.2, 0.97, 1.0, 1.0004])

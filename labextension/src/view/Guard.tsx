@@ -74,8 +74,9 @@ function summary(decisions: readonly Decision[]): JSX.Element {
   );
 }
 
-/** Microseconds of a run that a kernel changes at its places. */
+/** Microseconds of a run that a kernel changes at its places; null where no difference was shown. */
 function change({ in_model: found }: Decision): number | null {
+  if (!["faster", "slower"].includes(claims.shown(found))) return null;
   if (found?.ours_us == null || found.against_us === null) return null;
   return found.ours_us - found.against_us;
 }

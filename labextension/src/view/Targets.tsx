@@ -113,6 +113,7 @@ function summary(rows: readonly TargetRow[]): string {
   if (vendor.length > 0) {
     parts.push(`${format.count(vendor.length, "vendor op")}, ${format.percent(shareOf(vendor))}`);
   }
+  if (shareOf(rows) > 1) parts.push("timed alone, so together more than the whole");
   return parts.join(" · ");
 }
 
