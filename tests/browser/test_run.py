@@ -162,6 +162,8 @@ def test_a_reloaded_page_shows_the_run_that_goes_on(watched, lab):
     opened(watched, lab)
     region(watched).wait_for(timeout=60_000)
     until(lambda: judged(watched) > before, "the page did not catch up")
+    region(watched).locator('[role="treeitem"][data-id*="."]').first.click()
+    region(watched).get_by_label("source", exact=True).wait_for()  # questions are answered again
     assert "Error displaying widget" not in watched.locator("body").inner_text()
 
 
