@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import torch
 
 from kforge_nb.judge.blocks import tiles
+from kforge_nb.judge.kin import raised
 
 __all__ = ["FACTOR", "SUM", "ULPS", "Budget", "Terms"]
 
@@ -49,13 +50,20 @@ class Terms:
 class Budget:
     """Eager's errors and the sizes of one output, row by row; from them what may be off.
 
+    With ``kind`` (see :mod:`kforge_nb.judge.kin`) a row is as large as the largest of its kind.
+
     Attributes:
         error: eager's largest error.
         scale: root mean square of what is finite.
     """
 
     def __init__(
-        self, exact: torch.Tensor, eager: torch.Tensor, nearby: torch.Tensor | None, finite: bool
+        self,
+        exact: torch.Tensor,
+        eager: torch.Tensor,
+        nearby: torch.Tensor | None,
+        finite: bool,
+        kind: torch.Tensor | None = None,
     ) -> None:
         columns = exact.shape[-1] if exact.dim() else 1
         self._shape = exact.shape
@@ -76,6 +84,8 @@ class Budget:
             squares[rows] += size.square_().sum(-1, keepdim=True)
         squares /= columns
         self._row = squares.sqrt()
+        if kind is not None and self._row.numel():
+            self._row = raised(self._row, kind)
         self.scale = float(squares.mean().sqrt()) if squares.numel() else 0.0
 
     def _error_and_size(self, rows: slice, part: slice) -> tuple[torch.Tensor, torch.Tensor]:

@@ -17,6 +17,7 @@ from kforge_nb.errors import BadInput
 from kforge_nb.judge.blocks import largest_size
 from kforge_nb.judge.correctness import Expected, Terms, check_output, expect
 from kforge_nb.judge.draws import HARD_SETS, hard_set, redraw
+from kforge_nb.judge.kin import kin
 from kforge_nb.judge.nearby import nearby_errors, secret_generator
 from kforge_nb.targets.float64 import reference
 from kforge_nb.targets.operators import describe
@@ -105,8 +106,10 @@ def make_case(
         _summands(graph, inputs, eager), _condition(inputs), name in _EQUAL, _size(inputs),
         masked, name == _APART,
     )  # fmt: skip
-    rows = zip(exact, eager, beside, strict=True)
-    return Case(name, list(inputs), [expect(high, low, terms, near) for high, low, near in rows])
+    kinds = [kin(inputs, low) if name == _APART else None for low in eager]
+    rows = zip(exact, eager, beside, kinds, strict=True)
+    made = [expect(high, low, terms, near, kind) for high, low, near, kind in rows]
+    return Case(name, list(inputs), made)
 
 
 def _summands(

@@ -6,11 +6,12 @@ arithmetic's precision at the scale of the row. Eager's error in a row is the wo
 what eager's errors are in nearly all rows in proportion to their scale, or what they are in nearly
 all rows of the same plane (the last two dimensions), whichever is most: eager must not set a budget
 by luck, and a row that an activation cut down to little still comes from numbers of its plane's
-size (not where the rows were made of sizes that have nothing to do with each other). For the same
-reason, where elements stand alone among zeros, eager's error also on inputs close by counts
-(:mod:`kforge_nb.judge.nearby`). Where the target sums ``n`` numbers, their sum may be taken in any
-order, one by one if need be: ``SUM * sqrt(n)`` more units, times how much larger the numbers are
-than their spread (``Terms``). An approximation, a lower precision or a dropped term is far outside.
+size. Where the rows were made of sizes that have nothing to do with each other, only rows of about
+the same inputs are compared (:mod:`kforge_nb.judge.kin`). For the same reason, where elements stand
+alone among zeros, eager's error also on inputs close by counts (:mod:`kforge_nb.judge.nearby`).
+Where the target sums ``n`` numbers, their sum may be taken in any order, one by one if need be:
+``SUM * sqrt(n)`` more units, times how much larger the numbers are than their spread (``Terms``).
+An approximation, a lower precision or a dropped term is far outside.
 NaNs and infinities must stand where eager has them, integers and booleans must be equal.
 """
 
@@ -97,11 +98,13 @@ def expect(
     eager: torch.Tensor,
     terms: Terms = _PLAIN,
     nearby: torch.Tensor | None = None,
+    kind: torch.Tensor | None = None,
 ) -> Expected:
     """Work out the budget of one output from its exact value and eager's value.
 
     ``nearby``: eager's largest errors on inputs close by, where an element has no others of its
-    kind around it to say what eager's error is.
+    kind around it to say what eager's error is. ``kind``: which rows come from inputs of the same
+    size, where rows have scales of their own (:mod:`kforge_nb.judge.kin`).
     """
     if not eager.is_floating_point():
         return Expected(reference, eager.contiguous(), None, None, 0.0, 0.0)
@@ -109,7 +112,7 @@ def expect(
     exact = reference.to(torch.float64).contiguous()
     finite = all_finite(eager) and all_finite(exact)
     special = None if finite else ~torch.isfinite(eager)
-    made = Budget(exact, eager, None if nearby is None else nearby.to(exact.device), finite)
+    made = Budget(exact, eager, None if nearby is None else nearby.to(exact.device), finite, kind)
     tolerance, largest = made.tolerance(terms)
     return Expected(
         exact,
