@@ -11,9 +11,9 @@ that a process before these picked among a few (see ``cpu_op_tuning``), as a run
 eager and torch.compile are called from Python. Rounds are interleaved in random order. A copy of as
 many bytes as the operator reads and writes is timed against ours as well: what moves its bytes as
 fast has nothing left to win. Its rounds come after the others, since its buffers would push theirs
-out of the last-level cache. A child counts what other processes took of the machine meanwhile; where that
-is more than a tenth of a CPU, the row says so and does not decide. Exit status 1: on a quiet
-machine an operator stays below 0.9 of the table, or below eager.
+out of the last-level cache. A child counts what other processes took of the machine meanwhile;
+where that is more than a tenth of a CPU, the row says so and does not decide. Exit status 1: on a
+quiet machine an operator stays below 0.9 of the table, or below eager.
 """
 
 from __future__ import annotations
