@@ -3,7 +3,8 @@
 ``doc``, ``changes``, ``prompts`` and ``detail`` are written by the kernel, and there only by the
 outbox thread. ``doc`` is the whole document, made when a page asks for the widget's state, so that
 one opened late has everything; after that only ``changes`` travel (:mod:`kforge_nb.view.deltas`).
-``detail_request``, ``whole_request`` and ``command`` are written by the browser; their callbacks,
+``detail_request``, ``whole_request`` and ``command`` are written by the browser (a command comes as
+a message too, since a change of a trait waits until the one before is dealt with); their callbacks,
 which may run on any thread, only put on a queue or call a function that sets an event. Imported
 only where a widget is really shown, since it needs anywidget and the built ``static/widget.js``.
 """
@@ -12,6 +13,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import deque
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -37,6 +39,8 @@ MESSAGES: dict[str, dict[str, type]] = {
 KEPT_ANSWERS = 8
 KEPT_BYTES = 400_000
 """Answers go out together: older ones are dropped where the newest would wait for them."""
+HEEDED = 64
+"""So many commands are remembered, by their numbers."""
 OPENED = "opened"
 """Name under which the outbox is told that a page has asked for the state; no trait."""
 
@@ -90,8 +94,8 @@ class Publisher:
 
     ``details(node_id)`` gives the ``details`` entry of one node or None; it is called on the outbox
     thread, and so is ``prompts()``, what waits for an answer of the user. ``command(given)`` gets
-    ``{"name": "stop"}``, ``pause``, or ``answer`` with ``id`` and ``text``; it must return at once
-    and be thread-safe.
+    ``{"name": "stop"}``, ``pause``, or ``answer`` with ``id`` and ``text``, each with its number
+    ``n``, once; it must return at once and be thread-safe.
     """
 
     def __init__(
@@ -111,7 +115,9 @@ class Publisher:
         self._outbox = Outbox(self._write)
         self.widget.observe(self._asked, "detail_request")
         self.widget.observe(self._missed, "whole_request")
-        self.widget.observe(self._commanded, "command")
+        self._heeded: deque[str] = deque(maxlen=HEEDED)
+        self.widget.observe(lambda change: self._obey(change["new"]), "command")
+        self.widget.on_msg(self._said)
 
     def publish(self, document: Mapping[str, Any] | Callable[[], Mapping[str, Any]]) -> None:
         """Shows a document soon; a function is called on the outbox thread when it is due."""
@@ -179,7 +185,19 @@ class Publisher:
             del self._answers[next(iter(self._answers))]
         return dict(self._answers)
 
-    def _commanded(self, change: Mapping[str, Any]) -> None:
-        given = change["new"]
-        if isinstance(given.get("name"), str) and given["name"] in COMMANDS:
-            self._command(given)
+    def _said(self, _widget: Any, content: Mapping[str, Any], _buffers: Any) -> None:
+        """A command as a message: front ends hold changes of traits back, these they do not."""
+        given = content.get("command")
+        if isinstance(given, dict):
+            self._obey(given)
+
+    def _obey(self, given: Mapping[str, Any]) -> None:
+        """Hands a command on, once: it comes as a message and as a change of a trait."""
+        number = str(given.get("n"))[:80]
+        if not isinstance(given.get("name"), str) or given["name"] not in COMMANDS:
+            return
+        with self.widget.lock:
+            if number in self._heeded:
+                return
+            self._heeded.append(number)
+        self._command(given)

@@ -17,6 +17,7 @@ export interface WidgetModel {
   save_changes(): void;
   on(event: string, callback: () => void): void;
   off(event: string, callback: () => void): void;
+  send(content: object): void;
 }
 
 /** The newest answers by node id; null where the kernel knows no details. */
@@ -42,14 +43,19 @@ export function modelSource(model: WidgetModel): RunSource {
   const page = Math.random().toString(36).slice(2);
   let sent = 0;
 
-  const send = (trait: string, value: object): void => {
+  const send = (trait: string, value: object): object => {
     sent += 1; // page and number make two equal requests two changes, also after a reload
-    model.set(trait, { ...value, n: `${page}.${sent}` });
+    const numbered = { ...value, n: `${page}.${sent}` };
+    model.set(trait, numbered);
     model.save_changes();
+    return numbered;
   };
 
+  /** A change waits until the kernel is done with the one before; a message does not. */
+  const order = (value: object): void => model.send({ command: send("command", value) });
+
   const command = (name: string, target?: number): void =>
-    send("command", target === undefined ? { name } : { name, target });
+    order(target === undefined ? { name } : { name, target });
 
   const reader = readerOf(model);
   let asked = -Infinity;
@@ -113,7 +119,7 @@ export function modelSource(model: WidgetModel): RunSource {
     pause: (target) => command("pause", target),
     resume: (target) => command("resume", target),
     prompts: () => (model.get("prompts") as Prompt[] | undefined) ?? [],
-    answer: (id, text) => send("command", { name: "answer", id, text }),
+    answer: (id, text) => order({ name: "answer", id, text }),
   };
 }
 

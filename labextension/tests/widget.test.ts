@@ -6,6 +6,7 @@ import { example } from "./example";
 class FakeModel implements WidgetModel {
   readonly traits: Record<string, unknown>;
   readonly sent: Record<string, unknown>[] = [];
+  readonly messages: object[] = [];
   private readonly listeners = new Map<string, Set<() => void>>();
 
   constructor(doc: object) {
@@ -19,6 +20,9 @@ class FakeModel implements WidgetModel {
   }
   save_changes(): void {
     this.sent.push({ ...this.traits });
+  }
+  send(content: object): void {
+    this.messages.push(content);
   }
   on(event: string, callback: () => void): void {
     this.listeners.set(event, (this.listeners.get(event) ?? new Set()).add(callback));
@@ -104,6 +108,15 @@ test("a command of a page that was reloaded is a change too, though it is that p
   });
   expect(sent[0]).toMatchObject({ name: "pause" });
   expect(sent[1]).not.toEqual(sent[0]);
+});
+
+test("a command goes as a message too, with the same number: changes of traits may be held back", () => {
+  const model = new FakeModel(whole(1, example()));
+  const source = modelSource(model);
+  source.stop?.(3);
+  expect(model.messages).toEqual([{ command: model.traits["command"] }]);
+  void source.detail("0.0");
+  expect(model.messages).toHaveLength(1);
 });
 
 test("a command for one target names it, and one for the run names none", () => {

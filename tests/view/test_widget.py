@@ -138,6 +138,27 @@ def test_commands_pass_and_nothing_else_does(stage):
     assert [c["name"] for c in commands] == ["stop", "stop", "pause"]
 
 
+def say(widget, **content):
+    """What a custom message from the browser does."""
+    data = {"method": "custom", "content": content}
+    widget._handle_msg({"content": {"comm_id": widget.comm.comm_id, "data": data}})
+
+
+def test_a_command_counts_once_however_it_comes(stage):
+    """As a message, as a change of the trait, or both in either order, by its number."""
+    publisher, commands, _ = stage
+    say(publisher.widget, command={"name": "stop", "n": "a.1"})
+    ask(publisher.widget, command={"name": "stop", "n": "a.1"})
+    ask(publisher.widget, command={"name": "pause", "n": "a.2"})
+    say(publisher.widget, command={"name": "pause", "n": "a.2"})
+    say(publisher.widget, command={"name": "resume", "n": "a.3"})
+    say(publisher.widget, command={"name": "format_disk", "n": "a.4"})
+    say(publisher.widget, command=["stop"])
+    say(publisher.widget, other=1)
+
+    assert [c["name"] for c in commands] == ["stop", "pause", "resume"]
+
+
 def test_malformed_requests_change_nothing(stage):
     """A hostile page can put anything into its own traits."""
     publisher, commands, asked = stage
