@@ -141,7 +141,7 @@ def test_commands_pass_and_nothing_else_does(stage):
 def say(widget, **content):
     """What a custom message from the browser does."""
     data = {"method": "custom", "content": content}
-    widget._handle_msg({"content": {"comm_id": widget.comm.comm_id, "data": data}})
+    widget._handle_msg({"content": {"comm_id": widget.comm.comm_id, "data": data}, "buffers": []})
 
 
 def test_a_command_counts_once_however_it_comes(stage):
