@@ -168,6 +168,11 @@ class KForgeMagics(Magics):
         from kforge_nb import api
 
         if "target" in values:
+            if body.strip():
+                raise BadInput(
+                    "resume --target takes no cell, since nothing runs anew when a target goes on; "
+                    "write %kforge resume --target N, and run the cell by itself"
+                )
             self._hold("resume", values)
             return
         bind = self._bind_name(values)

@@ -14,28 +14,42 @@ import torch
 __all__ = ["kin", "raised"]
 
 _MOST = 4  # inputs that a row is known by
-_LEVELS = 256  # binary exponents, 0 for rows of zeros
+_LEVELS = 256  # of a row's size: 0 for rows of zeros, then its binary exponent
+_MIDDLE = 128
 
 
 def kin(inputs: Sequence[torch.Tensor], output: torch.Tensor) -> torch.Tensor | None:
     """A number for each row (along the last dimension), the same for rows of the same kind.
 
     Args:
-        inputs: of the target; those of the output's shape are looked at, the first four.
+        inputs: of the target; those with a value for each element or each row of the output are
+            looked at, the first four.
         output: one output.
 
     Returns:
         int64, one a row; None where no input has the output's shape, or it has no rows.
     """
-    alike = [t for t in inputs if t.is_floating_point() and t.shape == output.shape][:_MOST]
-    if not alike or output.dim() < 2 or output.numel() == 0:
+    floats = [t for t in inputs if t.is_floating_point()]
+    if output.dim() < 2 or not output.numel() or all(t.shape != output.shape for t in floats):
         return None
-    key = torch.zeros(output.shape[:-1], dtype=torch.int64, device=output.device)
-    for tensor in alike:
+    rows = output.shape[:-1]
+    alike = [t for t in floats if t.dim() and t.shape[-1] in (1, output.shape[-1])]
+    alike = [t for t in alike if t.dim() > 1 and t.numel() > t.shape[-1]]
+    key = torch.zeros(rows, dtype=torch.int64, device=output.device)
+    for tensor in [t for t in alike if _spreads(t.shape[:-1], rows)][:_MOST]:
         size = tensor.abs().amax(-1).to(torch.float64).nan_to_num(0.0, 0.0, 0.0)
-        exponent = torch.frexp(size).exponent.to(torch.int64).clamp(-_LEVELS // 2, _LEVELS // 2 - 1)
-        key = key * _LEVELS + exponent + _LEVELS // 2
+        level = torch.frexp(size).exponent.to(torch.int64) + _MIDDLE
+        level = torch.where(size == 0, 0, level.clamp(1, _LEVELS - 1))
+        key = key * _LEVELS + level.expand(rows)
     return torch.unique(key.view(-1), return_inverse=True)[1]
+
+
+def _spreads(shape: torch.Size, rows: torch.Size) -> bool:
+    """Whether values of this shape stand for rows as they are, or spread over them."""
+    try:
+        return torch.broadcast_shapes(shape, rows) == rows
+    except RuntimeError:
+        return False
 
 
 def raised(sizes: torch.Tensor, kind: torch.Tensor) -> torch.Tensor:

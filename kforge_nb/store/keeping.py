@@ -21,8 +21,9 @@ _ASKED = ("prompt", "answer")
 
 
 def size(value: Any) -> int:
-    """Bytes of a value as JSON."""
-    return len(json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode())
+    """Bytes of a value as JSON; half a character, which JSON may hold, counts as three."""
+    text = json.dumps(value, separators=(",", ":"), ensure_ascii=False)
+    return len(text.encode("utf-8", "surrogatepass"))
 
 
 def bounded(document: Mapping[str, Any], limit: int) -> dict[str, Any]:

@@ -58,7 +58,7 @@ def _targets(document: Document) -> str:
                 str(target["calls"]),
                 words.time(best["eager_us"] if best else target["mean_us"]),
                 words.time(best["ours_us"] if best else None),
-                words.ratio(best["speedup"] if best else None),
+                claims.measured({**best, "ratio": best["speedup"]} if best else None),
                 words.state(target, tried[target["index"]]),
             )
         )

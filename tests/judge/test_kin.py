@@ -63,6 +63,15 @@ def test_rows_are_of_a_kind_where_every_input_is_as_large():
     assert len(set(kinds)) == 4
 
 
+def test_a_factor_for_each_row_tells_rows_apart():
+    """Rows that one input makes small are no kin of those that it leaves alone; nor are zeros."""
+    x = torch.tensor([[1.1, 0.2], [1.2, 0.3], [1.3, 0.1], [0.0, 0.0], [0.7, 0.1]])
+    g = torch.tensor([[1e-5], [1.0], [1.0], [1.0], [1.0]])
+    kinds = kin([x, g, torch.ones(2)], x * g).tolist()
+    assert kinds[1] == kinds[2]
+    assert len({kinds[0], kinds[1], kinds[3], kinds[4]}) == 4
+
+
 def test_without_an_input_of_its_shape_an_output_has_no_kinds():
     """Outputs of reductions are compared with nothing but themselves."""
     assert kin([torch.ones(3, 4), torch.ones(4)], torch.ones(3, 1)) is None

@@ -229,6 +229,13 @@ def test_targets_are_held_and_ended_one_by_one(shell, monkeypatch, capsys, verb)
         assert asked[-2] == (verb, None)
 
 
+def test_a_cell_is_not_dropped_where_a_target_goes_on(shell, monkeypatch, capsys):
+    """``%%kforge resume --target`` would not run the cell, and says so instead of nothing."""
+    monkeypatch.setattr(api, "find_run", lambda *a, **k: pytest.fail("the run was touched"))
+    _, err, _ = run_cell(shell, capsys, "%%kforge resume r --target 2\nx = 1")
+    assert "resume --target takes no cell" in err
+
+
 def test_an_interrupt_ends_only_the_waiting(shell, monkeypatch, capsys):
     """Ctrl-C in ``%kforge wait`` says that the run goes on, and how to stop it."""
 

@@ -16,6 +16,14 @@ def test_a_small_document_stays_as_it_is(example):
     assert "left_out" not in json.dumps(bounded(example, 10**7))
 
 
+def test_half_a_character_does_not_stop_a_document_from_being_shown(example):
+    """JSON may hold one, and so may a file that somebody sends; it has a size like any other."""
+    example["details"]["0.0"]["source"] = "int a; // \ud800"
+    assert size(example["details"]["0.0"]) > 10
+    assert bounded(example, 10**7) == example
+    assert size(bounded(example, 5000)) < size(example)
+
+
 def test_2000_candidates_fit_a_budget_and_the_interesting_ones_stay():
     """The way to the best, the newest and the fastest keep their sources; rows all stay."""
     run = large(2000)
