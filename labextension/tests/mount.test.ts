@@ -84,7 +84,7 @@ test("answers under way show their tokens and how fast they come", async () => {
     { ...call, tokens: 120, tokens_per_s: 41.6 },
     { ...call, node: "0.28", tokens: 0, tokens_per_s: null },
   ];
-  await show(fixedSource(run));
+  await show({ ...fixedSource(run), stop: () => undefined });
   const items = [...host.querySelectorAll(".kforge-calls li")].map((item) => item.textContent);
   expect(items).toEqual([
     "0.27 m1 for 0 gelu: 120 tokens, 42 a second · 1:01",

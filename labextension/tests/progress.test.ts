@@ -150,3 +150,20 @@ test("a run that has ended has no buttons and says how it ended", async () => {
   expect(state()).toBe("stopped · stopped by you");
   expect(host.querySelector(".kforge-buttons")).toBeNull();
 });
+
+test("a run that was saved midway stands still, and says when it was so", async () => {
+  vi.useFakeTimers();
+  const run = atWork(({ progress }) => {
+    progress.calls = [{ target: 0, node: "0.27", model: "m1", seconds: 6, tokens: 120, tokens_per_s: 41.6 }];
+    progress.judging = [{ target: 1, node: "1.4", title: "wide", seconds: 4 }];
+    progress.message = "asking for 0.27";
+  });
+  await act(() => {
+    dispose = mountRun(host, fixedSource(run));
+  });
+  await act(() => void vi.advanceTimersByTime(10_000));
+  expect(state()).toBe("when this was saved: searching · 24 of 60 judged");
+  expect(host.textContent).not.toContain("Answers under way");
+  expect(host.querySelector('[aria-live="polite"]')?.textContent).toContain("when this was saved, searching");
+  expect(vi.getTimerCount()).toBe(0);
+});

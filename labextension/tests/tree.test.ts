@@ -159,16 +159,32 @@ test("buttons and keys move the camera, and nothing else is drawn anew", async (
   expect(leaf("0.5")?.outerHTML).toBe(html);
 });
 
+/** A mouse's event, with its first button held unless told. */
+function at(type: string, clientX: number, buttons = type === "pointerup" ? 0 : 1): Event {
+  const event = new MouseEvent(type, { bubbles: true, clientX, clientY: 10, button: 0, buttons });
+  return Object.assign(event, { pointerId: 1, pointerType: "mouse" });
+}
+
+test("a mouse let go outside drags nothing when it comes back, and its next click chooses", async () => {
+  await show(fixedSource(example()));
+  const svg = tree();
+  (svg as unknown as { setPointerCapture: () => void }).setPointerCapture = () => undefined;
+  const mark = leaf("0.1");
+  await act(() => void mark?.dispatchEvent(at("pointerdown", 10)));
+  await act(() => void mark?.dispatchEvent(at("pointermove", 60)));
+  const dragged = camera();
+  await act(() => void mark?.dispatchEvent(at("pointermove", 120, 0)));
+  await act(() => void mark?.dispatchEvent(at("pointermove", 200, 0)));
+  expect(camera()).toBe(dragged);
+  await click(mark);
+  expect(selected()).toBe("0.1");
+});
+
 test("a drag pans and chooses nothing; a wheel zooms with Ctrl and else scrolls the page", async () => {
   await show(fixedSource(example()));
   const svg = tree();
   (svg as unknown as { setPointerCapture: () => void }).setPointerCapture = () => undefined;
   const start = camera();
-  const at = (type: string, clientX: number): Event =>
-    Object.assign(new MouseEvent(type, { bubbles: true, clientX, clientY: 10, button: 0 }), {
-      pointerId: 1,
-      pointerType: "mouse",
-    });
   await act(() => {
     const mark = leaf("0.1");
     for (const event of [at("pointerdown", 10), at("pointermove", 60), at("pointerup", 60)]) mark?.dispatchEvent(event);

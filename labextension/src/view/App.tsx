@@ -60,7 +60,7 @@ export function App({ source }: { source: RunSource }): JSX.Element {
       <Tell source={source} node={selected?.id ?? null} />
       <Headline document={document} />
       <Progress document={document} source={source} />
-      <Calls calls={document.progress.calls} targets={document.targets} />
+      {source.stop && <Calls calls={document.progress.calls} targets={document.targets} />}
       <Prompts prompts={prompts} source={source} />
       <Targets document={document} selected={shown?.index ?? null} onSelect={select} />
       {shown !== undefined && (

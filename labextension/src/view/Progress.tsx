@@ -15,6 +15,7 @@ interface Props {
 export function Progress({ document, source }: Props): JSX.Element {
   const { budget, judged, paused, stopping = false } = document.progress;
   const live = running(document);
+  const saved = live && source.stop === undefined;
   return (
     <div class="kforge-progress">
       <div
@@ -28,9 +29,12 @@ export function Progress({ document, source }: Props): JSX.Element {
         <i style={{ width: `${fraction(document) * 100}%` }} />
       </div>
       <div class="kforge-now">
-        <div class="kforge-state">{live ? <Now document={document} /> : <Ended document={document} />}</div>
+        <div class="kforge-state">
+          {saved ? <Saved document={document} /> : live ? <Now document={document} /> : <Ended document={document} />}
+        </div>
         <span class="kforge-hidden" role="status" aria-live="polite">
-          Run {document.name}: {stopping ? "stopping" : paused && live ? "paused" : document.state}
+          Run {document.name}: {saved && "when this was saved, "}
+          {stopping ? "stopping" : paused && live ? "paused" : document.state}
         </span>
         {live && <Buttons source={source} paused={paused} stopping={stopping} what="the run" />}
       </div>
@@ -48,16 +52,34 @@ function Ended({ document }: { document: RunDocument }): JSX.Element {
   );
 }
 
+/** How far a run was that is not followed here: nobody knows what it is doing now. */
+function Saved({ document }: { document: RunDocument }): JSX.Element {
+  return (
+    <>
+      when this was saved: <b>{activity(document)}</b>
+      {judgedOf(document)}
+    </>
+  );
+}
+
+function activity({ progress, state }: RunDocument): string {
+  return progress.stopping ? "stopping…" : progress.paused ? "paused" : progress.phase || state;
+}
+
+function judgedOf({ progress: { judged, budget } }: RunDocument): string {
+  return ` · ${judged}${budget === null ? "" : ` of ${budget}`} judged`;
+}
+
 /** The phase, how much of it is left, and what happened last. */
 function Now({ document }: { document: RunDocument }): JSX.Element {
-  const { budget, judged, eta_s: eta, paused, stopping, message, phase } = document.progress;
+  const { eta_s: eta, paused, message, phase } = document.progress;
   const since = useSeconds(document);
   const speed = document.progress.calls.reduce((sum, call) => sum + (call.tokens_per_s ?? 0), 0);
   const left = eta === null ? null : paused ? eta : Math.max(0, eta - since);
   return (
     <>
-      <b>{stopping ? "stopping…" : paused ? "paused" : phase || document.state}</b>
-      {` · ${judged}${budget === null ? "" : ` of ${budget}`} judged`}
+      <b>{activity(document)}</b>
+      {judgedOf(document)}
       {left !== null && ` · ${format.clock(left)} left`}
       {speed > 0 && ` · ${speed.toFixed(0)} tokens a second`}
       {message !== "" && message !== phase && message !== "paused" && (

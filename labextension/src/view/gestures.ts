@@ -30,6 +30,11 @@ export function gestures(element: Element, moves: Moves): () => void {
   const move = (event: PointerEvent): void => {
     const before = pointers.get(event.pointerId);
     if (before === undefined) return;
+    if (event.pointerType === "mouse" && event.buttons === 0) {
+      up(event); // it was let go where nothing told of it: outside, before the drag was captured
+      dragging = false;
+      return;
+    }
     const now = place(event);
     if (!dragging && Math.hypot(now.x - before.x, now.y - before.y) < SLOP) return;
     if (!dragging) element.setPointerCapture(event.pointerId);

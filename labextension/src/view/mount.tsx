@@ -3,6 +3,7 @@ import { render } from "preact";
 import type { RunSource } from "../source";
 import { App } from "./App";
 import { Boundary } from "./Boundary";
+import { ownKeys } from "./keys";
 import { keepReachable } from "./reachable";
 
 /** Shows the run of `source` in `el`; returns a function that removes it again. */
@@ -15,9 +16,9 @@ export function mountRun(el: HTMLElement, source: RunSource): () => void {
     </Boundary>,
     root,
   );
-  const leave = keepReachable(root);
+  const ends = [keepReachable(root), ownKeys(root)];
   return () => {
-    leave();
+    for (const end of ends) end();
     render(null, root);
     root.remove();
   };
