@@ -74,6 +74,13 @@ def curve(document: Document, target: int | None = None) -> list[Spot]:
     """
     tries = [t for t in _tries(document) if target is None or t.target == target]
     costs = _sorted(c for c in document["costs"] if target is None or c["target"] == target)
+    return _curve(document, tries, costs, target)
+
+
+def _curve(
+    document: Document, tries: Sequence[_Try], costs: Sequence[Row], target: int | None
+) -> list[Spot]:
+    """The curve through these candidates and costs, both in order of time."""
     best: dict[int, float] = {}
     spots = [Spot(0, 0, 0.0, 0.0, 1.0)]
     calls, usd, seconds, paid = 0, 0.0, 0.0, 0
@@ -107,30 +114,69 @@ def uniform(document: Document) -> Uniform | None:
     None where nothing was gained, or fewer than two targets shared the budget.
     """
     indices = [t["index"] for t in document["targets"] if t["state"] != "skipped"]
-    lists = {index: [t for t in _tries(document) if t.target == index] for index in indices}
-    everything = [one for mine in lists.values() for one in mine]
-    ours = curve(document)
-    wanted = 1.0 / (1.0 - REACH * (1.0 - 1.0 / ours[-1].gain))
+    tries = _tries(document)
+    lists: dict[int, list[_Try]] = {index: [] for index in indices}
+    for one in tries:
+        if one.target in lists:
+            lists[one.target].append(one)
+    ours = _curve(document, tries, _sorted(document["costs"]), None)
     if len(indices) < 2 or ours[-1].gain <= 1.0:
         return None
-    best: dict[int, float] = {}
-    spots = [Spot(0, 0, 0.0, 0.0, 1.0)]
-    while spots[-1].gain < wanted and len(spots) <= max(map(len, lists.values())):
-        calls, usd, seconds = astuple(spots[-1])[1:4]
-        for index, mine in lists.items():
-            one = mine[len(spots) - 1] if len(spots) <= len(mine) else _mean(mine or everything)
-            calls, usd, seconds = calls + one.calls, usd + one.usd, seconds + one.seconds
-            best[index] = max(best.get(index, 1.0), one.speedup)
-        spots.append(Spot(len(indices) * len(spots), calls, usd, seconds, _gain(document, best)))
+    wanted = 1.0 / (1.0 - REACH * (1.0 - 1.0 / ours[-1].gain))
+    spots = _rounds(document, list(lists.values()), wanted)
     reached = next(spot for spot in ours if spot.gain >= wanted)
     return Uniform(len(spots) - 1, len(indices), spots[-1], reached, tuple(spots))
 
 
-def _mean(tries: Sequence[_Try]) -> _Try:
-    """A candidate that brings nothing at the mean price of these."""
-    n = len(tries)
-    sums = [sum(getattr(t, unit) for t in tries) / n for unit in ("calls", "usd", "seconds")]
-    return _Try(-1, "", 0.0, *sums)
+def _rounds(document: Document, lists: Sequence[Sequence[_Try]], wanted: float) -> list[Spot]:
+    """A candidate of each list a round, until the gain is reached or there are no more of them.
+
+    What a round costs for targets that have none left is summed up as each one runs out, so that
+    the work grows with the candidates and not with rounds times targets.
+    """
+    best: dict[int, float] = {}
+    spots = [Spot(0, 0, 0.0, 0.0, 1.0)]
+    searched = _mean([one for mine in lists for one in mine])
+    missing = (0.0, 0.0, 0.0)
+    for _ in range(sum(not mine for mine in lists)):
+        missing = _plus(missing, searched)
+    left = [mine for mine in lists if mine]
+    while spots[-1].gain < wanted and left:
+        done = len(spots)
+        sums = _plus(astuple(spots[-1])[1:4], missing)
+        better = False
+        for one in (mine[done - 1] for mine in left):
+            sums = _plus(sums, _price(one))
+            if one.speedup > best.get(one.target, 1.0):
+                best[one.target] = one.speedup
+                better = True
+        for mine in left:
+            if len(mine) == done:
+                missing = _plus(missing, _mean(mine))
+        left = [mine for mine in left if len(mine) > done]
+        gain = _gain(document, best) if better else spots[-1].gain
+        spots.append(Spot(len(lists) * done, *sums, gain))
+    return spots
+
+
+Price = tuple[float, float, float]
+
+
+def _price(one: _Try) -> Price:
+    return one.calls, one.usd, one.seconds
+
+
+def _plus(a: Price, b: Price) -> Price:
+    return a[0] + b[0], a[1] + b[1], a[2] + b[2]
+
+
+def _mean(tries: Sequence[_Try]) -> Price:
+    """Calls, dollars and seconds that one of these cost on average; nothing where there is none."""
+    sums = (0.0, 0.0, 0.0)
+    for one in tries:
+        sums = _plus(sums, _price(one))
+    calls, usd, seconds = (part / max(1, len(tries)) for part in sums)
+    return calls, usd, seconds
 
 
 def _tries(document: Document) -> list[_Try]:

@@ -140,6 +140,13 @@ test("a mark stands where a target's rule fired, and none where the whole run en
 
 test("every chart is a table too: each rise of each line", async () => {
   const section = await show(example());
+  const steps = section.querySelector("details");
+  if (steps === null) throw new Error("no table");
+  expect(steps.querySelector("table")).toBeNull(); // made only while it is looked at
+  await act(() => {
+    steps.open = true;
+    steps.dispatchEvent(new Event("toggle"));
+  });
   const names = [...section.querySelectorAll("details tbody th")].map((th) => th.textContent);
   expect(new Set(names)).toEqual(
     new Set(["whole model, expected", "equal budgets, estimate", ...targets(example())]),
@@ -186,6 +193,63 @@ test("pauses and nights between sessions are no time searched", () => {
   const slept = run.nodes.map((n, i) => (i < half ? n : { ...n, created: late(n.created) }));
   const [before, after] = [total(run).seconds, total({ ...run, nodes: slept }).seconds];
   expect(Math.abs(after - before)).toBeLessThan(60);
+});
+
+/** How many places of lists `act` goes through. */
+function walked(act: () => void): number {
+  const list = Array.prototype as unknown as Record<string | symbol, (...given: unknown[]) => unknown>;
+  const names = ["map", "filter", "reduce", "find", "some", "flat", "flatMap", Symbol.iterator];
+  const before = names.map((name) => [name, list[name]] as const);
+  let places = 0;
+  for (const [name, method] of before) {
+    list[name] = function counted(this: unknown[], ...given) {
+      places += this.length;
+      return method?.apply(this, given);
+    };
+  }
+  try {
+    act();
+  } finally {
+    for (const [name, method] of before) if (method !== undefined) list[name] = method;
+  }
+  return places;
+}
+
+/** A run of many targets, of which the last has most candidates and wins at its last one only. */
+function uneven(targets: number, candidates: number): RunDocument {
+  const run = example();
+  const [target] = run.targets;
+  const [node] = run.nodes;
+  const [cost] = run.costs;
+  if (target === undefined || node === undefined || cost === undefined) throw new Error("the example is empty");
+  const many = Array.from({ length: targets }, (_, index) => ({
+    ...target,
+    index,
+    state: "done" as const,
+    share: 0.9 / targets,
+  }));
+  const nodes = Array.from({ length: candidates }, (_, i) => {
+    const of = i < targets / 2 ? i : targets - 1; // the other targets have none
+    const speedup = i === candidates - 1 ? 2 : 1;
+    const created = new Date(Date.UTC(2026, 2, 14, 10) + i * 1000).toISOString();
+    return { ...node, id: `${of}.${i}`, target: of, verdict: "accepted" as const, speedup, created };
+  });
+  const costs = nodes.map(({ id, target: of, created }) => ({ ...cost, node: id, target: of, created, calls: 1, usd: 0.01 }));
+  return { ...run, targets: many, nodes, costs };
+}
+
+test("equal budgets and the lines of all targets take no more work than there are candidates", () => {
+  const all = (targets: number, candidates: number): number => {
+    const run = uneven(targets, candidates);
+    return walked(() => {
+      expect(uniform(run)?.rounds).toBe(candidates - targets / 2);
+      for (const target of run.targets) curve(run, target.index);
+    });
+  };
+  const [small, more, wider] = [all(100, 500), all(100, 1000), all(200, 500)];
+  expect(more / small).toBeLessThan(2.5);
+  expect(wider / small).toBeLessThan(2.5);
+  expect(small).toBeLessThan(20 * (100 + 500));
 });
 
 test("units name what was really spent", () => {

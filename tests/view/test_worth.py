@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import sys
 from dataclasses import asdict
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
@@ -115,6 +117,61 @@ def test_without_gain_or_with_one_target_there_is_nothing_to_compare(document):
     alone["nodes"] = [node for node in document["nodes"] if node["target"] == 0]
     assert uniform({**document, **alone}) is None
     assert uniform({**document, "nodes": [], "costs": []}) is None
+
+
+def uneven(document, targets, candidates):
+    """Many targets: half have one candidate, the last has the rest and wins at its last one."""
+    first, node, cost = document["targets"][0], document["nodes"][0], document["costs"][0]
+    share = 0.9 / targets
+    rows = [{**first, "index": i, "share": share, "state": "done"} for i in range(targets)]
+    nodes, costs = [], []
+    for i in range(candidates):
+        of = i if i < targets // 2 else targets - 1
+        created = (datetime(2026, 3, 14, 10, tzinfo=UTC) + timedelta(seconds=i)).isoformat()
+        made = {"id": f"{of}.{i}", "target": of, "created": created, "verdict": "accepted"}
+        nodes.append({**node, **made, "speedup": 2.0 if i == candidates - 1 else 1.0})
+        paid = {"target": of, "node": made["id"], "created": created, "calls": 1, "usd": 0.01}
+        costs.append({**cost, **paid})
+    return {**document, "targets": rows, "nodes": nodes, "costs": costs}
+
+
+def calls_of(act):
+    """How many calls the interpreter makes in ``act()``, steps of generators among them."""
+    made = 0
+
+    def count(_frame, event, _argument):
+        nonlocal made
+        made += event in ("call", "c_call")
+
+    before = sys.getprofile()
+    sys.setprofile(count)
+    try:
+        act()
+    finally:
+        sys.setprofile(before)
+    return made
+
+
+def test_equal_budgets_take_no_more_work_than_there_are_candidates(document):
+    """Twice the targets or twice the candidates is at most about twice the work, not the square."""
+
+    def work(targets, candidates):
+        run = uneven(document, targets, candidates)
+        assert uniform(run).rounds == candidates - targets // 2
+        return calls_of(lambda: uniform(run))
+
+    small = work(100, 500)
+    assert work(100, 1000) / small < 2.5
+    assert work(200, 500) / small < 2.5
+    assert small < 200 * (100 + 500)
+
+
+def test_a_winner_that_is_searched_no_more_ends_no_estimate(document):
+    """Where no candidate is any shared target's, there is nothing to average and no fault."""
+    others = [{**t, "index": 10 + t["index"], "state": "waiting"} for t in document["targets"]]
+    document["targets"] = [{**t, "state": "skipped"} for t in document["targets"]] + others
+
+    assert uniform(document).rounds == 0
 
 
 def test_pauses_are_no_time_searched(document):

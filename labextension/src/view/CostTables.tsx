@@ -1,6 +1,6 @@
 /** What each target cost and brought, a line of its own in each row; and every step as a table. */
 import type { JSX } from "preact";
-import { useMemo } from "preact/hooks";
+import { useMemo, useState } from "preact/hooks";
 import { stairs } from "./CostChart";
 import type { RunDocument, Target } from "./document";
 import * as format from "./format";
@@ -155,43 +155,51 @@ interface StepsProps {
   equal: Uniform | null;
 }
 
-/** Each rise of each line: of the whole model, of equal budgets, and of every target. */
-export function Steps({ document, spots, equal }: StepsProps): JSX.Element {
+/** Each rise of each line, made only while it is looked at. */
+export function Steps(props: StepsProps): JSX.Element {
+  const [open, setOpen] = useState(false);
+  return (
+    <details open={open} onToggle={(event) => setOpen(event.currentTarget.open)}>
+      <summary>As a table</summary>
+      {open && <StepTable {...props} />}
+    </details>
+  );
+}
+
+/** The rises of the whole model, of equal budgets, and of every target. */
+function StepTable({ document, spots, equal }: StepsProps): JSX.Element {
   const lines = [
     { name: "whole model, expected", spots },
     ...(equal === null ? [] : [{ name: "equal budgets, estimate", spots: equal.spots }]),
     ...document.targets.map((t) => ({ name: `${t.index} ${t.name}`, spots: curve(document, t.index) })),
   ];
   return (
-    <details>
-      <summary>As a table</summary>
-      <table>
-        <thead>
-          <tr>
-            <th scope="col">line</th>
-            <th scope="col" class="n">judged</th>
-            <th scope="col" class="n">calls</th>
-            <th scope="col" class="n">spent</th>
-            <th scope="col" class="n">time</th>
-            <th scope="col" class="n">gain</th>
-          </tr>
-        </thead>
-        <tbody>
-          {lines.flatMap((line) =>
-            rises(line.spots).map((s) => (
-              <tr key={`${line.name} ${s.judged} ${s.gain}`}>
-                <th scope="row">{line.name}</th>
-                <td class="n">{s.judged}</td>
-                <td class="n">{Math.round(s.calls)}</td>
-                <td class="n">{format.usd(s.usd)}</td>
-                <td class="n">{format.clock(s.seconds)}</td>
-                <td class="n">{format.ratio(s.gain)}</td>
-              </tr>
-            )),
-          )}
-        </tbody>
-      </table>
-    </details>
+    <table>
+      <thead>
+        <tr>
+          <th scope="col">line</th>
+          <th scope="col" class="n">judged</th>
+          <th scope="col" class="n">calls</th>
+          <th scope="col" class="n">spent</th>
+          <th scope="col" class="n">time</th>
+          <th scope="col" class="n">gain</th>
+        </tr>
+      </thead>
+      <tbody>
+        {lines.flatMap((line) =>
+          rises(line.spots).map((s) => (
+            <tr key={`${line.name} ${s.judged} ${s.gain}`}>
+              <th scope="row">{line.name}</th>
+              <td class="n">{s.judged}</td>
+              <td class="n">{Math.round(s.calls)}</td>
+              <td class="n">{format.usd(s.usd)}</td>
+              <td class="n">{format.clock(s.seconds)}</td>
+              <td class="n">{format.ratio(s.gain)}</td>
+            </tr>
+          )),
+        )}
+      </tbody>
+    </table>
   );
 }
 

@@ -5,7 +5,7 @@
  * set of figures.
  */
 import { estimate } from "./derive";
-import type { Cost, RunDocument } from "./document";
+import type { Cost, RunDocument, Target } from "./document";
 
 /** What cost is counted in. */
 export type Unit = "judged" | "calls" | "usd" | "seconds";
@@ -36,20 +36,19 @@ const NOTHING: Spot = { judged: 0, calls: 0, usd: 0, seconds: 0, gain: 1 };
 
 /** Best gain so far against cost: for the whole model the expected one, for one target its own. */
 export function curve(document: RunDocument, target?: number): Spot[] {
-  const ours = (row: { target: number | null }): boolean => target === undefined || row.target === target;
-  const costs = sorted(document.costs.filter(ours));
+  const { tries, costs } = booked(document, target);
   const best = new Map<number, number>();
   const spots = [NOTHING];
   let last = NOTHING;
   let paid = 0;
-  const pay = (until: string | null): void => {
+  const settle = (until: string | null): void => {
     for (let cost = costs[paid]; cost && (until === null || cost.created <= until); cost = costs[paid]) {
       last = { ...last, calls: last.calls + cost.calls, usd: last.usd + (cost.usd ?? 0) };
       paid += 1;
     }
   };
-  for (const one of tries(document).filter(ours)) {
-    pay(one.created);
+  for (const one of tries) {
+    settle(one.created);
     last = { ...last, judged: last.judged + 1, seconds: last.seconds + one.seconds };
     if (one.speedup > (best.get(one.target) ?? 1)) {
       best.set(one.target, one.speedup);
@@ -58,7 +57,7 @@ export function curve(document: RunDocument, target?: number): Spot[] {
     spots.push(last);
   }
   if (paid < costs.length) {
-    pay(null);
+    settle(null);
     spots.push(last);
   }
   return spots;
@@ -66,49 +65,94 @@ export function curve(document: RunDocument, target?: number): Spot[] {
 
 /** What the same number of candidates for every target would have spent for the same result. */
 export function uniform(document: RunDocument): Uniform | null {
-  const everything = tries(document);
   const lists = document.targets
     .filter((target) => target.state !== "skipped")
-    .map((target) => everything.filter((one) => one.target === target.index));
-  const searched = lists.flat();
+    .map((target) => booked(document, target.index).tries);
   const way = curve(document);
   const final = way.at(-1)?.gain ?? 1;
   if (lists.length < 2 || final <= 1) return null;
   const wanted = 1 / (1 - REACH * (1 - 1 / final));
-  const most = Math.max(...lists.map((mine) => mine.length));
+  const spots = rounds(document, lists, wanted);
+  const reached = way.find((spot) => spot.gain >= wanted) ?? NOTHING;
+  return { rounds: spots.length - 1, targets: lists.length, spent: spots.at(-1) ?? NOTHING, ours: reached, spots };
+}
+
+/** A candidate of each list in each round, until the gain is reached or there are no more of them. */
+function rounds(document: RunDocument, lists: Try[][], wanted: number): Spot[] {
   const best = new Map<number, number>();
   const spots = [NOTHING];
-  let last = NOTHING;
-  while (last.gain < wanted && spots.length <= most) {
-    const next = { ...last, judged: lists.length * spots.length };
-    for (const mine of lists) {
-      const one = mine[spots.length - 1] ?? mean(mine.length > 0 ? mine : searched);
-      for (const unit of ["calls", "usd", "seconds"] as const) next[unit] += one[unit];
-      if (one.speedup > (best.get(one.target) ?? 1)) best.set(one.target, one.speedup);
+  const missing: Price = { calls: 0, usd: 0, seconds: 0 }; // of a round, where targets have none left
+  const searched = mean(lists.flat());
+  for (const mine of lists) if (mine.length === 0) pay(missing, searched);
+  let open = lists.filter((mine) => mine.length > 0);
+  for (let last = NOTHING; last.gain < wanted && open.length > 0; spots.push(last)) {
+    const round = spots.length;
+    last = { ...last, judged: lists.length * round };
+    pay(last, missing);
+    let better = false;
+    for (const mine of open) {
+      const one = mine[round - 1];
+      if (one === undefined) continue;
+      pay(last, one);
+      if (one.speedup > (best.get(one.target) ?? 1)) {
+        best.set(one.target, one.speedup);
+        better = true;
+      }
+      if (mine.length === round) pay(missing, mean(mine));
     }
-    last = { ...next, gain: estimate(document.targets, best) ?? 1 };
-    spots.push(last);
+    if (better) last.gain = estimate(document.targets, best) ?? 1;
+    open = open.filter((mine) => mine.length > round);
   }
-  const reached = way.find((spot) => spot.gain >= wanted) ?? NOTHING;
-  return { rounds: spots.length - 1, targets: lists.length, spent: last, ours: reached, spots };
+  return spots;
 }
 
-function mean(some: Try[]): Try {
-  const of = (unit: "calls" | "usd" | "seconds"): number =>
-    some.reduce((sum, one) => sum + one[unit], 0) / some.length;
-  return { target: -1, created: "", speedup: 0, calls: of("calls"), usd: of("usd"), seconds: of("seconds") };
+type Price = Pick<Try, "calls" | "usd" | "seconds">;
+
+function pay(sums: Price, price: Price): void {
+  sums.calls += price.calls;
+  sums.usd += price.usd;
+  sums.seconds += price.seconds;
 }
 
-const TRIES = new WeakMap<RunDocument, Try[]>();
+/** What one of these cost on average; nothing where there is none. */
+function mean(some: Try[]): Price {
+  const sums: Price = { calls: 0, usd: 0, seconds: 0 };
+  for (const one of some) pay(sums, one);
+  const n = Math.max(1, some.length);
+  return { calls: sums.calls / n, usd: sums.usd / n, seconds: sums.seconds / n };
+}
 
-function tries(document: RunDocument): Try[] {
-  const known = TRIES.get(document) ?? made(document);
-  TRIES.set(document, known);
-  return known;
+/** What is needed of the document again and again, in order of time. */
+interface Book {
+  tries: Try[];
+  costs: Cost[];
+}
+
+const ALL = "all";
+const BOOKS = new WeakMap<RunDocument, Map<number | typeof ALL, Book>>();
+
+/** Tries and costs of one target, or of the whole run; made once for all targets together. */
+function booked(document: RunDocument, target?: number): Book {
+  const books = BOOKS.get(document) ?? made(document);
+  BOOKS.set(document, books);
+  return books.get(target ?? ALL) ?? { tries: [], costs: [] };
+}
+
+function made(document: RunDocument): Map<number | typeof ALL, Book> {
+  const all: Book = { tries: priced(document), costs: sorted(document.costs) };
+  const books = new Map<number | typeof ALL, Book>([[ALL, all]]);
+  const of = (target: number): Book => {
+    const book = books.get(target) ?? { tries: [], costs: [] };
+    books.set(target, book);
+    return book;
+  };
+  for (const one of all.tries) of(one.target).tries.push(one);
+  for (const cost of all.costs) if (cost.target !== null) of(cost.target).costs.push(cost);
+  return books;
 }
 
 /** The judged candidates in order of time, each with its own calls and its part of the rest. */
-function made(document: RunDocument): Try[] {
+function priced(document: RunDocument): Try[] {
   const nodes = sorted(document.nodes);
   const known = new Set(nodes.map((node) => node.id));
   const own = new Map<string | number | null, { calls: number; usd: number }>();
@@ -153,7 +197,7 @@ export interface Total extends Spot {
 
 /** Sums for one target; for the whole run where none is given. */
 export function total(document: RunDocument, target?: number): Total {
-  const costs = document.costs.filter((cost) => target === undefined || cost.target === target);
+  const { costs } = booked(document, target);
   const last = curve(document, target).at(-1) ?? NOTHING;
   const calls = (which: (cost: Cost) => boolean): number =>
     costs.filter(which).reduce((sum, cost) => sum + cost.calls, 0);
@@ -161,7 +205,7 @@ export function total(document: RunDocument, target?: number): Total {
     costs.reduce((sum, cost) => sum + cost[which], 0);
   const saved = document.targets
     .filter((one) => target === undefined || one.index === target)
-    .map((one) => saves(document, one.index));
+    .map((one) => saves(one, booked(document, one.index).tries));
   return {
     ...last,
     failed: costs.filter((cost) => cost.state === "done" && cost.problem !== "").length,
@@ -173,13 +217,10 @@ export function total(document: RunDocument, target?: number): Total {
   };
 }
 
-function saves(document: RunDocument, index: number): number | null {
-  const target = document.targets.find((one) => one.index === index);
-  if (target?.mean_us == null) return null;
-  const speedups = document.nodes
-    .filter((node) => node.target === index && node.verdict === "accepted")
-    .map((node) => node.speedup ?? 1);
-  return (target.mean_us * target.calls * (1 - 1 / Math.max(1, ...speedups))) / 1000;
+function saves(target: Target, tries: Try[]): number | null {
+  if (target.mean_us === null) return null;
+  const best = tries.reduce((most, one) => Math.max(most, one.speedup), 1);
+  return (target.mean_us * target.calls * (1 - 1 / best)) / 1000;
 }
 
 /** The units that say something of this run: no dollars where none were spent. */
