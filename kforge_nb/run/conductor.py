@@ -15,7 +15,7 @@ from contextlib import AbstractContextManager, contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from kforge_nb.errors import KForgeError
+from kforge_nb.errors import KForgeError, StoreError
 from kforge_nb.run import live
 from kforge_nb.run.benches import Benches, Opener
 from kforge_nb.run.callbook import CallBook
@@ -318,6 +318,8 @@ class Conductor:
                 self.wishes.stop(target, BY_BUTTON)
             elif name in asked:
                 asked[name](target)
+        except StoreError as error:
+            _log.warning("a button of the view did nothing: %s", error)
         except KForgeError as error:
             _log.info("a button of the view did nothing: %s", error)
 
@@ -327,5 +329,7 @@ class Conductor:
         try:
             if answer is not None:
                 answer(prompt_id, text)
+        except StoreError as error:
+            _log.warning("an answer from the view was not taken: %s", error)
         except KForgeError as error:
             _log.info("an answer from the view was not taken: %s", error)

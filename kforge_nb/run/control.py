@@ -59,16 +59,18 @@ class Control:
         """Asks the run thread to end; the first reason given is kept."""
         with self._lock:
             self.reason = self.reason or reason
-        self.stop.set()
-        self._running.set()
+            self.stop.set()
+            self._running.set()
         self._nudged.set()
 
     def pause(self) -> None:
-        """Holds the run after the step it is in."""
+        """Holds the run after the step it is in; a run that was asked to stop is not held."""
         with self._lock:
+            if self.stop.is_set():
+                return
             if self._paused_since is None:
                 self._paused_since = time.monotonic()
-        self._running.clear()
+            self._running.clear()
         self._nudged.set()
 
     def nudge(self) -> None:
@@ -92,7 +94,7 @@ class Control:
             if self._paused_since is not None:
                 self._paused_for += time.monotonic() - self._paused_since
                 self._paused_since = None
-        self._running.set()
+            self._running.set()
 
     @property
     def paused(self) -> bool:

@@ -8,10 +8,11 @@ can be looked at but not applied).
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Generator, Iterable
 from typing import TYPE_CHECKING, Any
 
-from kforge_nb.errors import BadInput
+from kforge_nb.errors import BadInput, StoreError
 from kforge_nb.run import live
 from kforge_nb.run.looking import RunView
 from kforge_nb.run.wishes import held
@@ -32,6 +33,8 @@ if TYPE_CHECKING:
     from kforge_nb.workload.capture import Workload
 
 __all__ = ["Run"]
+
+_log = logging.getLogger("kforge_nb.run")
 
 STOP_PATIENCE_S = 20.0
 AWAIT_S = 0.05
@@ -220,15 +223,23 @@ class Run(RunView):
     def undo(self) -> None:
         """Takes back what ``apply`` did; does nothing where nothing was applied.
 
-        What the kernels did until then stays in the run's store, and so in its document.
+        What the kernels did until then stays in the run's store, and so in its document; where it
+        cannot be written there, that is logged as a warning.
         """
-        applied = _applied.pop(self.id, None)
+        applied = _applied.get(self.id)
         if applied is None:
             return
-        counted = applied.counters()
-        applied.undo()
-        if self._source.record is not None:
+        try:
+            counted = applied.counters()
+        finally:
+            applied.undo()
+            _applied.pop(self.id, None)
+        if self._source.record is None:
+            return
+        try:
             self._source.record.store.update_run(self.id, counters=counted)
+        except StoreError as error:
+            _log.warning("what the kernels did up to undo() could not be stored: %s", error)
 
     def counters(self) -> dict[str, Any]:
         """Launches and fallbacks with their reasons since ``apply``; empty where nothing is."""

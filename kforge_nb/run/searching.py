@@ -113,6 +113,7 @@ class Search:
             self.control.checkpoint(on_pause=lambda: self._show("paused"))
             self._take_proposals()
             self._take_handed()
+            self._end_unwanted()
             over = self._begin_one() if self._room else WAITING
             if over is None:
                 continue
@@ -168,7 +169,6 @@ class Search:
 
     def _begin_one(self) -> str | None:
         """Begins one candidate, or says why there is none to begin (now)."""
-        self._end_unwanted()
         over = stopping.run(self._facts(), self.rules) or self._poor.get(None)
         if over is not None or self._failure is not None:
             return over or str(self._failure)
@@ -266,10 +266,17 @@ class Search:
         settled(
             futures,
             STOP_LATENCY_S,
-            lambda: self.control.news or (self._late, self._too_late) != (late, begun),
+            lambda: self._stirred() or (self._late, self._too_late) != (late, begun),
         )
         if any(verdict.done() for verdict in self._flights.futures):
             self._land()
+
+    def _stirred(self) -> bool:
+        """Whether there is news; prompts of unwanted targets that came up late are taken back."""
+        for work in self.works:
+            if work.open and work.ending:
+                self._withdraw(work, work.ending)
+        return self.control.news
 
     def _withdraw(self, work: Work, reason: str) -> None:
         """Takes back requests that nobody needs an answer to any more, where that is free."""
@@ -411,7 +418,7 @@ class Search:
         if self._purse is not None:
             self._purse.close(work.index)
         self._poor.clear()  # what this target left flows back to the others
-        work.set("done", reason, stopped=stopped, paused=False, stopping=False)
+        work.set("done", reason, stopped=stopped)
         self._show(f"target {work.index} is done: {reason}")
 
     # -- facts --------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Work"]
 
+OPEN = frozenset({"waiting", "searching", "stopped"})
+
 
 @dataclass(slots=True)
 class Work:
@@ -24,7 +27,8 @@ class Work:
     ``candidates`` holds those judged in this process; older ones are read back from the store.
     ``headroom`` is None where the roofline is not known or does not bind. ``confirmed`` is the node
     whose speed-up was confirmed on fresh samples; ``closing`` says that the target only waits for
-    candidates under way. ``paused`` and ``ending`` (why the user ends it) are set from any thread.
+    candidates under way. ``paused`` and ``ending`` (why the user ends it) are set from any thread,
+    under ``lock``, which a change of state takes too.
     """
 
     index: int
@@ -43,16 +47,20 @@ class Work:
     ending: str = ""
     asked: int = 0
     candidates: dict[str, Candidate] = field(default_factory=dict)
+    lock: threading.Lock = field(default_factory=threading.Lock, repr=False, compare=False)
 
     @property
     def open(self) -> bool:
         """Whether more candidates may be tried."""
-        return self.state in {"waiting", "searching", "stopped"}
+        return self.state in OPEN
 
     def set(self, state: str, reason: str = "", **fields: Any) -> None:
-        """A state transition, stored first."""
-        self.record.set_target(self.index, state=state, state_reason=reason, **fields)
-        self.state, self.reason = state, reason
+        """A state transition, stored first; with the end of a target, wishes for it end too."""
+        with self.lock:
+            wishes = {} if state in OPEN else {"paused": False, "stopping": False}
+            self.record.set_target(self.index, state=state, state_reason=reason, **wishes, **fields)
+            self.state, self.reason = state, reason
+            self.paused = self.paused and state in OPEN
 
     def accepted(self, node_id: str) -> bool:
         """Whether the judge's last word on a node is ``accepted``."""

@@ -127,11 +127,15 @@ class WidgetView:
 
 
 class _Handle:
-    """IPython's display handle; a replacement before the first show does nothing."""
+    """IPython's display handle; a replacement that comes before the first show is kept for it.
+
+    A run may end between the moment its view is known to it and the moment that view is shown.
+    """
 
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._handle: Any = None
+        self._early: dict[str, Any] | None = None
 
     def show(self, thing: Any, beside: Mapping[str, Any] | None = None) -> None:
         """Displays a MIME bundle or an object in the running cell, more types ``beside`` it."""
@@ -145,11 +149,16 @@ class _Handle:
         with self._lock:
             mime = {**(beside or {}), **thing}
             self._handle = display(mime, metadata=metadata, raw=True, display_id=True)
+            early, self._early = self._early, None
+            if early is not None:
+                self._handle.update(early, raw=True)
 
     def replace(self, mime: Mapping[str, Any]) -> None:
         """Replaces what is shown, wherever it was shown, from any thread."""
         with self._lock:
-            if self._handle is not None:
+            if self._handle is None:
+                self._early = dict(mime)
+            else:
                 self._handle.update(dict(mime), raw=True)
 
 
@@ -164,8 +173,8 @@ def open_view(details: Details, command: Command, prompts: Prompts = list) -> Li
     """The best view that this process can show.
 
     ``details(node_id)`` gives the details of one node for a click, ``prompts()`` what waits for an
-    answer of the user; both run on a thread of the view. ``command(given)`` gets what a button or a
-    box asks for, as ``{"name": "stop"}``; it must return at once.
+    answer of the user. ``command(given)`` gets what a button or a box asks for, as
+    ``{"name": "stop"}``. All three run on threads of the view.
     """
     if not _in_notebook():
         return NoView()

@@ -5,12 +5,14 @@ outbox thread. ``doc`` is the whole document, made when a page asks for the widg
 one opened late has everything; after that only ``changes`` travel (:mod:`kforge_nb.view.deltas`).
 ``detail_request``, ``whole_request`` and ``command`` are written by the browser (a command comes as
 a message too, since a change of a trait waits until the one before is dealt with); their callbacks,
-which may run on any thread, only put on a queue or call a function that sets an event. Imported
-only where a widget is really shown, since it needs anywidget and the built ``static/widget.js``.
+which may run on any thread, only put on a queue: what a command does, such as to write to the
+store, is done on a thread for commands, one after the other. Imported only where a widget is really
+shown, since it needs anywidget and the built ``static/widget.js``.
 """
 
 from __future__ import annotations
 
+import logging
 import queue
 import threading
 from collections import deque
@@ -39,10 +41,14 @@ MESSAGES: dict[str, dict[str, type]] = {
 KEPT_ANSWERS = 8
 KEPT_BYTES = 400_000
 """Answers go out together: older ones are dropped where the newest would wait for them."""
+KEPT_PAGES = 8
+"""An answer names the requests of so many pages."""
 HEEDED = 64
 """So many commands are remembered, by their numbers."""
 OPENED = "opened"
 """Name under which the outbox is told that a page has asked for the state; no trait."""
+
+_log = logging.getLogger("kforge_nb.view")
 
 
 def _whole(_: Any, widget: RunWidget) -> dict[str, Any]:
@@ -89,13 +95,23 @@ class RunWidget(anywidget.AnyWidget):
             super().set_state(mine)
 
 
+def _newest(numbers: list[str]) -> list[str]:
+    """The last number of each page (``page.count``), of so many pages as are kept."""
+    by_page: dict[str, str] = {}
+    for number in numbers:
+        page = number.rpartition(".")[0]
+        by_page.pop(page, None)
+        by_page[page] = number
+    return list(by_page.values())[-KEPT_PAGES:]
+
+
 class Publisher:
     """Feeds one widget from one outbox and hands its requests on.
 
     ``details(node_id)`` gives the ``details`` entry of one node or None; it is called on the outbox
     thread, and so is ``prompts()``, what waits for an answer of the user. ``command(given)`` gets
     ``{"name": "stop"}``, ``pause``, or ``answer`` with ``id`` and ``text``, each with its number
-    ``n``, once; it must return at once and be thread-safe.
+    ``n``, once and in order, on a thread of its own, so that no message of a page waits for it.
     """
 
     def __init__(
@@ -108,11 +124,14 @@ class Publisher:
         self._prompts = prompts
         self._details = details
         self._command = command
-        self._wanted: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self._wanted: queue.SimpleQueue[tuple[str, str]] = queue.SimpleQueue()
         self._answers: dict[str, Any] = {}
         self._opened = 0
         self._act: Callable[[], None] = lambda: None
         self._outbox = Outbox(self._write)
+        self._told: queue.SimpleQueue[Mapping[str, Any] | None] = queue.SimpleQueue()
+        self._hands = threading.Thread(target=self._work, name="kforge-commands", daemon=True)
+        self._hands.start()
         self.widget.observe(self._asked, "detail_request")
         self.widget.observe(self._missed, "whole_request")
         self._heeded: deque[str] = deque(maxlen=HEEDED)
@@ -148,7 +167,9 @@ class Publisher:
         self._outbox.flush(timeout)
 
     def close(self, timeout: float = 10.0) -> None:
-        """Sends what still waits and ends the outbox thread; the last picture stays."""
+        """Does and sends what still waits and ends both threads; the last picture stays."""
+        self._told.put(None)
+        self._hands.join(timeout)
         self._outbox.close(timeout)
 
     def _write(self, values: Mapping[str, Any]) -> None:
@@ -169,16 +190,23 @@ class Publisher:
     def _asked(self, change: Mapping[str, Any]) -> None:
         node_id = change["new"].get("id")
         if isinstance(node_id, str):
-            self._wanted.put(node_id)
+            self._wanted.put((node_id, str(change["new"].get("n"))[:80]))
             self._outbox.put("detail", self._answer)
 
     def _answer(self) -> dict[str, Any]:
-        """The newest answers by node id; a request repeated is an answer renewed."""
+        """The newest answers by node id; a request repeated is an answer renewed.
+
+        ``n`` has the numbers of the requests that ``details`` is at least as new as, the last one
+        of each page: by it a page tells its own answer from one that was there before it asked.
+        """
         while not self._wanted.empty():
-            node_id = self._wanted.get()
-            self._answers.pop(node_id, None)
+            node_id, number = self._wanted.get()
+            before = self._answers.pop(node_id, {"n": []})["n"]
             found = self._details(node_id)
-            self._answers[node_id] = None if found is None else dict(found)
+            self._answers[node_id] = {
+                "n": _newest([*before, number]),
+                "details": None if found is None else dict(found),
+            }
         while len(self._answers) > KEPT_ANSWERS or (
             len(self._answers) > 1 and size(self._answers) > KEPT_BYTES
         ):
@@ -200,4 +228,12 @@ class Publisher:
             if number in self._heeded:
                 return
             self._heeded.append(number)
-        self._command(given)
+        self._told.put(given)
+
+    def _work(self) -> None:
+        """Does what was commanded, until ``close``."""
+        while (given := self._told.get()) is not None:
+            try:
+                self._command(given)
+            except Exception:  # noqa: BLE001  the next command must still be heard
+                _log.exception("the command %r of the view failed", given["name"])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import logging
+
 import pytest
 import torch
 from torch import nn
@@ -9,7 +11,7 @@ from torch import nn
 import kforge_nb
 from kforge_nb.api import load_run
 from kforge_nb.candidates.candidate import Candidate, Kernel, LaunchPlan
-from kforge_nb.errors import BadInput
+from kforge_nb.errors import BadInput, StoreError
 from kforge_nb.options import OptimizeOptions
 from kforge_nb.run.conductor import Conductor
 from kforge_nb.run.handle import Run
@@ -91,6 +93,40 @@ def test_apply_runs_the_kernel_and_undo_brings_the_original_back(decided, model)
     assert run.counters() == {}
     assert model._compiled_call_impl is before
     assert torch.equal(model(x), expected)
+
+
+def test_undo_takes_back_what_cannot_be_counted(decided, model, monkeypatch):
+    """A failure to count is told, but no kernel stays in the model without a way to take it out."""
+    run, x = decided
+    before, expected = model._compiled_call_impl, model(x)
+    applied = run.apply(rest="eager")
+
+    def broken():
+        raise RuntimeError("no counters")
+
+    monkeypatch.setattr(applied, "counters", broken)
+    with pytest.raises(RuntimeError, match="no counters"):
+        run.undo()
+    assert model._compiled_call_impl is before
+    assert torch.equal(model(x), expected)
+    assert run.counters() == {}
+
+
+def test_undo_and_apply_work_where_counters_cannot_be_stored(decided, model, monkeypatch, caplog):
+    """A full disk costs the counters, which is a warning, and neither undo() nor a new apply()."""
+    run, _ = decided
+    before = model._compiled_call_impl
+    run.apply(rest="eager")
+
+    def full(*_args, **_fields):
+        raise StoreError("the disk is full")
+
+    monkeypatch.setattr(run.record.store, "update_run", full)
+    with caplog.at_level(logging.WARNING, "kforge_nb.run"):
+        run.apply(rest="eager")
+        run.undo()
+    assert model._compiled_call_impl is before
+    assert caplog.text.count("the disk is full") == 2
 
 
 def test_what_applied_kernels_do_is_in_the_document_then_and_later(decided, model, tmp_path):

@@ -52,6 +52,23 @@ def test_stop_frees_a_paused_run():
     assert ended == ["by the button"]
 
 
+def test_a_pause_after_stop_holds_nothing():
+    """Stop is not lost when Pause follows it before the run has looked: the run still ends."""
+    control, ended = Control(), threading.Event()
+    control.request_stop("by the button")
+    control.pause()
+
+    def thread():
+        try:
+            control.checkpoint()
+        except Stopped:
+            ended.set()
+
+    threading.Thread(target=thread, daemon=True).start()
+    assert ended.wait(10)
+    assert not control.paused
+
+
 def test_nothing_is_taken_after_the_search_has_ended():
     """A candidate handed in too late is refused at once instead of never being answered."""
     control = Control()

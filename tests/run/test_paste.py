@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 
 import pytest
 
 from kforge_nb.errors import BadInput, StoreError
 from kforge_nb.options import OptimizeOptions
+from kforge_nb.proposers import paste as proposing
 from kforge_nb.run.conductor import Conductor, Tools
 from kforge_nb.run.handle import Run
 from kforge_nb.run.reload import works_of
@@ -68,6 +71,69 @@ def test_answers_are_judged_and_counted(paste):
     assert [c["usd"] for c in run.document["costs"]] == [0.0, 0.0]
     assert all(c["estimated"] for c in run.document["costs"])
     assert run.prompts == []
+
+
+def test_stopping_a_target_takes_its_prompts_back_at_once(paste):
+    """Where its prompts fill all the room there is, it ends all the same and makes room."""
+    conductor = paste.conductor(budget=4, targets=2)
+    conductor.wishes.pause(1)
+    conductor.start()
+    run = Run(StoreSource(conductor.record))
+    assert [p.target for p in waiting(run, 2)] == [0, 0]
+
+    run.resume(target=1)
+    run.stop(target=0)
+    deadline = time.monotonic() + PATIENCE_S
+    while run.document["targets"][0]["state"] != "done":
+        assert time.monotonic() < deadline, "the stopped target does not end"
+        time.sleep(0.01)
+    assert run.document["targets"][0]["state_reason"] == "stopped by the user"
+    assert [p.target for p in waiting(run, 2)] == [1, 1]
+    run.stop()
+
+
+def test_a_prompt_that_comes_up_after_the_stop_of_its_target_is_taken_back(paste, monkeypatch):
+    """A prompt may still be in the making when its target is stopped; nobody must answer it."""
+    made, render = threading.Event(), proposing.render
+
+    def slowly(*given):
+        assert made.wait(PATIENCE_S)
+        return render(*given)
+
+    monkeypatch.setattr(proposing, "render", slowly)
+    conductor = paste.conductor(budget=4)
+    conductor.start()
+    run = Run(StoreSource(conductor.record))
+    (work,) = conductor.works
+    deadline = time.monotonic() + PATIENCE_S
+    while work.tree.root.pending < 2:
+        assert time.monotonic() < deadline, "two prompts are not in the making"
+        time.sleep(0.01)
+    run.stop(target=0)
+    while not work.closing:
+        assert time.monotonic() < deadline, "the stop is not acted on"
+        time.sleep(0.01)
+    made.set()
+
+    assert conductor.join(PATIENCE_S)
+    assert run.document["targets"][0]["state_reason"] == "stopped by the user"
+
+
+def test_an_answer_that_cannot_be_stored_is_a_warning(paste, monkeypatch, caplog):
+    """What a user typed into the view is not lost in silence when the disk is full."""
+    conductor = paste.conductor(budget=1)
+    conductor.start()
+    run = Run(StoreSource(conductor.record))
+    (prompt,) = waiting(run, 1)
+
+    def full(*_args, **_fields):
+        raise StoreError("the disk is full")
+
+    with monkeypatch.context() as patch, caplog.at_level(logging.WARNING, "kforge_nb.run"):
+        patch.setattr(conductor.proposer, "answer", full)
+        conductor._command({"name": "answer", "id": prompt.id, "text": answer(1)})
+    run.stop()
+    assert "was not taken: the disk is full" in caplog.text
 
 
 def test_an_answer_survives_a_restart(paste):

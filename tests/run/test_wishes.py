@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import logging
+import threading
 import time
 
 import pytest
 
-from kforge_nb.errors import BadInput
+from kforge_nb.errors import BadInput, StoreError
 from kforge_nb.run.conductor import Conductor
 from kforge_nb.run.handle import Run
 from kforge_nb.run.reload import works_of
@@ -229,3 +231,72 @@ def test_the_place_where_a_rule_fired_is_kept(stage):
         assert (stopped["calls"], stopped["usd"]) == (0, 0.0)
         assert stopped["seconds"] > 0
     assert max(t["stopped"]["judged"] for t in run.document["targets"]) == len(nodes)
+
+
+@pytest.mark.parametrize("wish", ["stop", "pause"])
+def test_a_wish_comes_before_the_end_of_its_target_or_too_late(stage, monkeypatch, wish):
+    """One asked while the run thread writes the end down is refused and leaves no flag behind."""
+    conductor = stage.conductor(targets=1)
+    (work,), record = conductor.works, conductor.record
+    writing, go_on, refused = threading.Event(), threading.Event(), threading.Event()
+    store = record.set_target
+
+    def slowly(index, **fields):
+        store(index, **fields)
+        if "state" in fields:
+            writing.set()
+            assert go_on.wait(PATIENCE_S)
+
+    def ask():
+        try:
+            getattr(conductor.wishes, wish)(0)
+        except BadInput:
+            refused.set()
+
+    monkeypatch.setattr(record, "set_target", slowly)
+    ending = threading.Thread(target=work.set, args=("done", "enough"), daemon=True)
+    ending.start()
+    assert writing.wait(PATIENCE_S)
+    asking = threading.Thread(target=ask, daemon=True)
+    asking.start()
+    asking.join(0.2)  # unlocked, it would be through by now
+    go_on.set()
+    ending.join(PATIENCE_S)
+    asking.join(PATIENCE_S)
+
+    assert refused.is_set()
+    assert (work.ending, work.paused) == ("", False)
+    left = row(Run(StoreSource(record)), 0)
+    assert (left["paused"], left["stopping"]) == (False, False)
+
+
+def test_a_target_that_fails_wants_nothing_any_more(begun, stage):
+    """A stop that was asked of it is no longer shown as under way when its judge has failed."""
+    _, run = begun
+    run.stop(target=0)
+    stage.judge.error = RuntimeError("the compiler crashed")
+    stage.judge.gate.set()
+    run.wait(PATIENCE_S)
+
+    assert (row(run, 0)["state"], row(run, 0)["stopping"]) == ("failed", False)
+
+
+def test_a_stop_that_cannot_be_stored_still_stops(begun, stage, monkeypatch, caplog):
+    """A full disk does not cost the user their Stop; what is lost with it is a warning."""
+    conductor, run = begun
+    store = conductor.record.set_target
+
+    def full(index, **fields):
+        if "stopping" in fields and "state" not in fields:
+            raise StoreError("the disk is full")
+        store(index, **fields)
+
+    monkeypatch.setattr(conductor.record, "set_target", full)
+    with caplog.at_level(logging.WARNING, "kforge_nb.run"):
+        conductor._command({"name": "stop", "target": 0})
+    stage.judge.gate.set()
+    assert run.wait(PATIENCE_S).state == "done"
+
+    assert row(run, 0)["state_reason"] == "stopped by the button"
+    assert judged(run, 0) == 1
+    assert "the disk is full" in caplog.text

@@ -92,7 +92,7 @@ def test_details_are_answered_by_id_on_the_outbox_thread(stage, document):
     publisher.flush()
 
     assert asked == [("0.0", "kforge-outbox")]
-    assert publisher.widget.detail == {"0.0": document["details"]["0.0"]}
+    assert publisher.widget.detail == {"0.0": {"n": ["1"], "details": document["details"]["0.0"]}}
 
 
 def test_an_unknown_node_is_answered_with_null(stage):
@@ -101,7 +101,29 @@ def test_an_unknown_node_is_answered_with_null(stage):
     ask(publisher.widget, detail_request={"id": "9.9", "n": 1})
     publisher.flush()
 
-    assert publisher.widget.detail == {"9.9": None}
+    assert publisher.widget.detail == {"9.9": {"n": ["1"], "details": None}}
+
+
+def test_an_answer_says_which_requests_it_is_newer_than(stage, document):
+    """The last number of each page, so that a page knows its own answer from one made before."""
+    publisher, _, _ = stage
+    for number in ("a.1", "b.1", "a.2"):
+        ask(publisher.widget, detail_request={"id": "0.0", "n": number})
+    publisher.flush()
+    assert publisher.widget.detail["0.0"]["n"] == ["b.1", "a.2"]
+
+    document["details"]["0.0"]["log"] = "timed again"
+    ask(publisher.widget, detail_request={"id": "0.1", "n": "a.3"})
+    publisher.flush()
+    assert publisher.widget.detail["0.0"]["n"] == ["b.1", "a.2"]
+    assert publisher.widget.detail["0.1"]["n"] == ["a.3"]
+
+    for page in range(20):
+        ask(publisher.widget, detail_request={"id": "0.0", "n": f"{page}.{'9' * 1000}"})
+    publisher.flush()
+    numbers = publisher.widget.detail["0.0"]["n"]
+    assert [n.partition(".")[0] for n in numbers] == [str(page) for page in range(12, 20)]
+    assert max(map(len, numbers)) == 80
 
 
 def test_two_views_asking_at_once_both_get_an_answer(stage, document):
@@ -135,7 +157,29 @@ def test_commands_pass_and_nothing_else_does(stage):
     for n, name in enumerate(["stop", "stop", "pause", "format_disk", None]):
         ask(publisher.widget, command={"name": name, "n": n})
 
+    publisher.close()
     assert [c["name"] for c in commands] == ["stop", "stop", "pause"]
+
+
+def test_the_callback_of_a_command_returns_at_once(document, caplog):
+    """A command that takes long holds no message up, and one that fails does not stop the next."""
+    go_on, done = threading.Event(), []
+
+    def command(given):
+        assert go_on.wait(10)
+        done.append((given["name"], threading.current_thread().name))
+        if given["name"] == "stop":
+            raise ValueError("broken")
+
+    publisher = Publisher(document["details"].get, command)
+    ask(publisher.widget, command={"name": "stop", "n": 1})
+    ask(publisher.widget, command={"name": "pause", "n": 2})
+    assert done == []
+    go_on.set()
+    publisher.close()
+
+    assert done == [("stop", "kforge-commands"), ("pause", "kforge-commands")]
+    assert "the command 'stop' of the view failed" in caplog.text
 
 
 def say(widget, **content):
@@ -156,6 +200,7 @@ def test_a_command_counts_once_however_it_comes(stage):
     say(publisher.widget, command=["stop"])
     say(publisher.widget, other=1)
 
+    publisher.close()
     assert [c["name"] for c in commands] == ["stop", "pause", "resume"]
 
 
@@ -163,7 +208,7 @@ def test_malformed_requests_change_nothing(stage):
     """A hostile page can put anything into its own traits."""
     publisher, commands, asked = stage
     ask(publisher.widget, command={"n": 1}, detail_request={"id": ["0.0"], "n": 1})
-    publisher.flush()
+    publisher.close()
 
     assert (commands, asked, publisher.widget.detail) == ([], [], {})
 
@@ -177,4 +222,5 @@ def test_prompts_are_sent_beside_the_document_and_answered_by_id(stage, document
 
     ask(publisher.widget, command={"name": "answer", "id": "0.1", "text": "a kernel", "n": 1})
     ask(publisher.widget, command={"name": ["answer"], "n": 2})
+    publisher.close()
     assert [(c["name"], c["id"], c["text"]) for c in commands] == [("answer", "0.1", "a kernel")]
