@@ -1,11 +1,12 @@
 import { beforeEach, expect, test, vi } from "vitest";
 import { sourceOf } from "../src/lab/files";
-import { type Limits, RunListing } from "../src/lab/listing";
+import { type Limits, pause, RunListing } from "../src/lab/listing";
 import { example } from "./example";
 
 interface File {
   name: string;
-  size?: number;
+  /** null where the server does not tell it. */
+  size?: number | null;
   at?: string;
   text?: string;
 }
@@ -18,7 +19,7 @@ const get = vi.fn((path: string, options: { content?: boolean }) => {
     path: file.name,
     type: "file",
     last_modified: file.at ?? "2026-01-01T00:00:00Z",
-    size: file.size ?? 1000,
+    size: file.size === undefined ? 1000 : file.size,
     content: options.content === true ? (file.text ?? JSON.stringify(example())) : null,
   });
   const file = files.find((one) => one.name === path);
@@ -33,7 +34,7 @@ function listing(): RunListing {
 }
 
 beforeEach(() => {
-  limits = { most: 50, bytes: 1_000_000 };
+  limits = { most: 50, bytes: 1_000_000, total: 32_000_000 };
   files = [];
   get.mockClear();
 });
@@ -71,6 +72,53 @@ test("a large file is named and not read", async () => {
   await found.load("");
   expect(reads()).toEqual([]);
   expect(found.listing.rows[0]).toMatchObject({ state: "large", bytes: 2_000_000 });
+});
+
+test("one look reads no more than its total, and the next one goes on with the rest", async () => {
+  limits.total = 2_500_000;
+  files = Array.from({ length: 6 }, (_, n) => ({ name: `${n}.kforge.json`, size: 1_000_000 }));
+  const found = listing();
+  const states = (): string => found.listing.rows.map((row) => row.state).join(" ");
+  await found.load("");
+  expect(reads()).toHaveLength(3);
+  expect(states()).toBe("run run run large large large");
+  await found.load("");
+  expect(reads()).toHaveLength(6);
+  expect(states()).toBe("run run run run run run");
+});
+
+test("files of unknown size count as the largest that are read", async () => {
+  limits.total = 2_000_000;
+  files = Array.from({ length: 4 }, (_, n) => ({ name: `${n}.kforge.json`, size: null }));
+  const found = listing();
+  await found.load("");
+  expect(found.listing.rows.map((row) => row.state)).toEqual(["run", "run", "large", "large"]);
+});
+
+test("while a folder is read, it is not read a second time, but once more afterwards", async () => {
+  files = [{ name: "a.kforge.json" }];
+  const looks = (): number => get.mock.calls.filter(([path]) => path === "").length;
+  const found = listing();
+  const all = [found.load(""), found.load(""), found.load(""), found.load("")];
+  expect([found.busy, looks()]).toEqual([true, 1]);
+  files.push({ name: "b.kforge.json" });
+  await Promise.all(all);
+  expect([found.busy, looks()]).toEqual([false, 2]);
+  expect(found.listing.rows.map((row) => row.name)).toEqual(["a", "b"]);
+});
+
+test("a look that failed does not hold up the next one", async () => {
+  const found = listing();
+  changed.mockImplementationOnce(() => {
+    throw new Error("drawing failed");
+  });
+  await expect(found.load("")).rejects.toThrow("drawing failed");
+  expect(found.busy).toBe(false);
+});
+
+test("the folder is looked at every two seconds at most, and never for 0", () => {
+  expect([0.001, 1.9, 2, 10].map(pause)).toEqual([2000, 2000, 2000, 10_000]);
+  expect([0, -1].map(pause)).toEqual([null, null]);
 });
 
 test("a file is read again only when it has changed", async () => {

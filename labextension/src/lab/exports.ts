@@ -8,7 +8,7 @@ import type { RunDocument } from "../view/document";
 import type { RunDocumentWidget } from "./document";
 import { download, sourceOf } from "./files";
 import { Commands, EXTENSION } from "./names";
-import { insertCell, newNotebook } from "./notebooks";
+import { openInNotebook } from "./notebooks";
 
 const ARGS = {
   type: "object",
@@ -57,10 +57,12 @@ export function addExports(desk: Desk): void {
     button: trans.__("JSON"),
     caption: trans.__("Download the file of the run"),
   });
-  add(desk, Commands.openInNotebook, (widget) => openInNotebook(desk, widget), {
+  const { app, notebooks } = desk;
+  const goOn: Action = ({ context }) => openInNotebook(app, notebooks?.currentWidget ?? null, context);
+  add(desk, Commands.openInNotebook, goOn, {
     label: trans.__("Open Run in Notebook"),
     button: trans.__("Open in notebook"),
-    caption: trans.__("Load the run in a cell of the notebook used last, or of a new one"),
+    caption: trans.__("Load the run in a cell of the notebook used last if that is Python, or of a new one"),
   });
 }
 
@@ -106,21 +108,4 @@ const exportJson: Action = (widget) => {
 
 function stem(widget: RunDocumentWidget): string {
   return PathExt.basename(widget.context.localPath).replace(EXTENSION, "");
-}
-
-async function openInNotebook(desk: Desk, { context }: RunDocumentWidget): Promise<void> {
-  const notebook = desk.notebooks?.currentWidget ?? null;
-  if (notebook === null) {
-    const folder = PathExt.dirname(context.path);
-    await newNotebook(desk.app, folder, [loading(PathExt.basename(context.localPath))]);
-    return;
-  }
-  const from = PathExt.dirname(notebook.context.localPath);
-  insertCell(notebook, loading(PathExt.relative(`/${from}`, `/${context.localPath}`)));
-  desk.app.shell.activateById(notebook.id);
-}
-
-/** Code that loads a run; `path` is relative to the notebook's folder. */
-export function loading(path: string): string {
-  return `import kforge_nb\n\nrun = kforge_nb.load_run(${JSON.stringify(path)})\nrun`;
 }

@@ -8,6 +8,8 @@ export interface Limits {
   most: number;
   /** No larger file is read for the list. */
   bytes: number;
+  /** No further file is read in one look once so many bytes were. */
+  total: number;
 }
 
 /** One file of the list: what is known of it so far. */
@@ -17,6 +19,7 @@ export interface Row {
   /** ISO time of the last change. */
   modified: string;
   bytes: number | null;
+  /** "large" also where a look had read as much as it may. */
   state: "reading" | "run" | "problem" | "large";
   run: Brief | null;
   /** Why it cannot be read. */
@@ -35,11 +38,22 @@ export interface Listing {
 
 type Getter = Pick<Contents.IManager, "get">;
 const AT_ONCE = 3;
+const LEAST_SECONDS = 2;
+
+/** One look at a folder. */
+interface Look {
+  folder: string;
+  /** Whether it was asked for once more meanwhile. */
+  again: boolean;
+  /** Bytes that it may still read. */
+  left: number;
+  done: Promise<void>;
+}
 
 /** Keeps the list of one folder; files that did not change are not read again. */
 export class RunListing {
   private readonly kept = new Map<string, Row>();
-  private turn = 0;
+  private look: Look | null = null;
   listing: Listing = { folder: "", known: false, rows: [], more: 0, problem: "" };
 
   constructor(
@@ -48,11 +62,45 @@ export class RunListing {
     private readonly changed: () => void,
   ) {}
 
-  /** Reads a folder; a later call takes over from one that is still reading. */
-  async load(folder: string): Promise<void> {
-    this.turn += 1;
-    const turn = this.turn;
-    const current = (): boolean => turn === this.turn;
+  /** Whether a folder is being read now. */
+  get busy(): boolean {
+    return this.look !== null;
+  }
+
+  /**
+   * Reads a folder. Another one takes over from one that is still being read; the same one is read
+   * once more afterwards, however often that is asked for.
+   */
+  load(folder: string): Promise<void> {
+    if (this.look?.folder === folder) {
+      this.look.again = true;
+      return this.look.done;
+    }
+    const look: Look = { folder, again: false, left: 0, done: Promise.resolve() };
+    this.look = look;
+    look.done = this.repeat(look);
+    return look.done;
+  }
+
+  private async repeat(look: Look): Promise<void> {
+    try {
+      do {
+        look.again = false;
+        look.left = this.limits().total;
+        await this.once(look);
+      } while (this.wanted(look));
+    } finally {
+      if (this.look === look) this.look = null;
+    }
+  }
+
+  private wanted(look: Look): boolean {
+    return look.again && this.look === look;
+  }
+
+  private async once(look: Look): Promise<void> {
+    const { folder } = look;
+    const current = (): boolean => this.look === look;
     if (folder !== this.listing.folder) {
       this.show({ folder, known: false, rows: [], more: 0, problem: "" });
     }
@@ -70,8 +118,8 @@ export class RunListing {
     const waiting = rows.filter((row) => row.state === "reading");
     const work = async (): Promise<void> => {
       for (let row = waiting.shift(); row !== undefined && current(); row = waiting.shift()) {
-        const found = await this.read(row);
-        this.kept.set(key(found), found);
+        const found = await this.read(row, look);
+        if (found.state !== "large") this.kept.set(key(found), found); // a later look may read it
         if (current()) this.replace(found);
       }
     };
@@ -92,11 +140,13 @@ export class RunListing {
     return this.kept.get(key(row)) ?? row;
   }
 
-  private async read(row: Row): Promise<Row> {
+  private async read(row: Row, look: Look): Promise<Row> {
     try {
       let { bytes } = row;
       bytes ??= (await this.contents.get(row.path, { content: false })).size ?? null;
-      if (bytes !== null && bytes > this.limits().bytes) return { ...row, bytes, state: "large" };
+      const most = this.limits().bytes;
+      if ((bytes ?? 0) > most || look.left <= 0) return { ...row, bytes, state: "large" };
+      look.left -= bytes ?? most;
       const options = { content: true, type: "file", format: "text" } as const;
       const text: unknown = (await this.contents.get(row.path, options)).content;
       const { told } = await import("./told");
@@ -121,6 +171,11 @@ export class RunListing {
     this.listing = listing;
     this.changed();
   }
+}
+
+/** Milliseconds between two looks for a setting in seconds; null for none. */
+export function pause(seconds: number): number | null {
+  return seconds > 0 ? Math.max(seconds, LEAST_SECONDS) * 1000 : null;
 }
 
 /** Files of runs in a folder, newest first. */

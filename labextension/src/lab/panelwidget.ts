@@ -2,7 +2,7 @@
 import { Widget } from "@lumino/widgets";
 import { h, render } from "preact";
 import type { TranslationBundle } from "@jupyterlab/translation";
-import type { RunListing } from "./listing";
+import { pause, type RunListing } from "./listing";
 import { Panel } from "./Panel";
 import css from "./panel.css";
 
@@ -56,8 +56,8 @@ export class RunsPanel extends Widget {
   /** Looks at the folder again and again, as the settings say. */
   schedule(): void {
     if (this.timer !== null) window.clearInterval(this.timer);
-    const seconds = this.options.every();
-    this.timer = seconds > 0 ? window.setInterval(() => this.look(), seconds * 1000) : null;
+    const every = pause(this.options.every());
+    this.timer = every === null ? null : window.setInterval(() => this.look(), every);
   }
 
   override dispose(): void {
@@ -76,6 +76,6 @@ export class RunsPanel extends Widget {
   }
 
   private look(): void {
-    if (document.visibilityState === "visible") this.refresh();
+    if (document.visibilityState === "visible" && !this.options.listing.busy) this.refresh();
   }
 }

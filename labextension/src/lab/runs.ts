@@ -9,7 +9,7 @@ import { IDefaultFileBrowser } from "@jupyterlab/filebrowser";
 import { ISettingRegistry } from "@jupyterlab/settingregistry";
 import { ITranslator, nullTranslator, type TranslationBundle } from "@jupyterlab/translation";
 import { kforgeIcon } from "./icon";
- 
+// eslint-disable-next-line jupyter/prefer-lazy-imports -- small, and needed at once
 import { RunListing } from "./listing";
 import { CATEGORY, Commands, EXTENSION, FACTORY } from "./names";
 // eslint-disable-next-line jupyter/prefer-lazy-imports -- small, and needed at once
@@ -17,6 +17,8 @@ import { RunsPanel } from "./panelwidget";
 
 const ID = "kforge-nb:runs";
 const NOTHING = { args: { type: "object", properties: {} } } as const;
+/** Bytes that one look at a folder reads, about. */
+const A_LOOK = 32_000_000;
 
 /** The settings, with what holds until they are read. */
 interface Choice {
@@ -39,11 +41,15 @@ const runs: JupyterFrontEndPlugin<void> = {
     translator: ITranslator | null,
   ): void => {
     const trans = (translator ?? nullTranslator).load("kforge_nb");
-    const choice: Choice = { mostRuns: 50, largestMegabytes: 16, refreshSeconds: 10 };
+    const choice: Choice = { mostRuns: 50, largestMegabytes: 2, refreshSeconds: 10 };
     const { contents } = app.serviceManager;
     const listing = new RunListing(
       contents,
-      () => ({ most: choice.mostRuns, bytes: choice.largestMegabytes * 1_000_000 }),
+      () => ({
+        most: choice.mostRuns,
+        bytes: choice.largestMegabytes * 1_000_000,
+        total: A_LOOK,
+      }),
       () => panel.draw(),
     );
     const panel: RunsPanel = new RunsPanel({

@@ -34,17 +34,25 @@ const plugin: JupyterFrontEndPlugin<void> = {
 
 export default plugin;
 
-/** Listens to the kernels of one notebook; what it holds at first came from its file. */
+/**
+ * Listens to the kernels of one notebook. What it holds at first came from its file, and so did what
+ * it holds once the file was read again. That the file changed is told after a save too; what it held
+ * then is what a later reading brings back, which tells nothing where the file is the same.
+ */
 function follow(panel: NotebookPanel): void {
   const { context, sessionContext } = panel;
+  const loaded = new Set<string>();
+  const look = (): void => {
+    for (const live of lives(panel)) loaded.add(live.model);
+  };
+  const hear = (_: unknown, { msg }: Kernel.IAnyMessageArgs): void => {
+    if (msg.header.msg_type !== "update_display_data" || !("data" in msg.content)) return;
+    settle(panel, loaded, msg.content.data);
+  };
   void context.ready.then(() => {
     if (panel.isDisposed) return;
-    const loaded = new Set(lives(panel).map((live) => live.model));
-    if (loaded.size === 0) return;
-    const hear = (_: unknown, { msg }: Kernel.IAnyMessageArgs): void => {
-      if (msg.header.msg_type !== "update_display_data" || !("data" in msg.content)) return;
-      settle(panel, loaded, msg.content.data);
-    };
+    look();
+    context.fileChanged.connect(look);
     sessionContext.session?.kernel?.anyMessage.connect(hear);
     sessionContext.kernelChanged.connect((_, { newValue }) => newValue?.anyMessage.connect(hear));
   });
