@@ -14,6 +14,11 @@ pytestmark = [pytest.mark.browser, pytest.mark.slow, pytest.mark.timeout(240)]
 ROOT = Path(__file__).parents[2]
 WIDGET = "application/vnd.jupyter.widget-view+json"
 SAVED = {"application/vnd.kforge.run+json", "text/html", "text/plain"}
+# MIME types of the first output, as the open notebook holds it.
+HELD = """() => {
+    const [cell] = jupyterapp.shell.currentWidget.content.model.cells;
+    return Object.keys(cell.outputs.get(0).data);
+}"""
 CELL = f"""
 import sys
 sys.path.insert(0, {str(ROOT)!r})
@@ -39,7 +44,10 @@ def notebook(lab):
 
 
 def test_a_live_view_comes_back_and_without_its_kernel_the_saved_one_does(page, lab, notebook):
-    """Reload: live again, with its buttons. Kernel gone: the saved run, and never an error."""
+    """Reload: live again, with its buttons. Kernel gone: the saved run, and never an error.
+
+    Looking at it does not change the notebook; saving takes the dead widget out.
+    """
     where = f"{lab[0]}lab/tree/lost/{notebook.name}?reset"
     page.goto(where)
     page.locator(".jp-CodeCell .jp-InputArea-editor").first.click()
@@ -66,5 +74,8 @@ def test_a_live_view_comes_back_and_without_its_kernel_the_saved_one_does(page, 
     assert "%kforge show lost shows it now" in shown
     assert "Error displaying widget" not in page.locator("body").inner_text()
     assert page.get_by_role("button", name="Stop the run").count() == 0
+    assert WIDGET in page.evaluate(HELD)
+    assert set(outputs(notebook)[0]["data"]) == {WIDGET, *SAVED}
+    page.get_by_text("Python 3 (ipykernel) | Idle").first.wait_for(timeout=60_000)
     page.keyboard.press("Control+s")
     wait_until(lambda: outputs(notebook) and set(outputs(notebook)[0]["data"]) == SAVED)
