@@ -21,12 +21,12 @@ from kforge_nb.targets.regions import find_regions
 from kforge_nb.targets.rewrite import replace
 from kforge_nb.targets.schedule import Schedule
 
-TIMES = (1, 4)
+TIMES = (1, 2)
 
 
 @pytest.fixture(scope="module")
 def workloads():
-    """A small graph of Qwen's make-up, and one of four times its size."""
+    """A small graph of Qwen's make-up, and one of twice its size."""
     period = unrolled(length=32, chunk=8)
     return [repeated(period, times) for times in TIMES]
 
@@ -63,11 +63,11 @@ STEPS = {
 
 @pytest.mark.parametrize("step", STEPS)
 def test_calls_grow_with_the_nodes(step, workloads):
-    """Four times the graph takes at most a little over four times the function calls."""
+    """Twice the graph takes at most a little over twice the function calls."""
     STEPS[step](workloads[0])  # what is cached for the whole process is not counted
     small, large = (calls_of(lambda w=w: STEPS[step](w)) for w in workloads)
     nodes = [len(w.graphs[0].gm.graph.nodes) for w in workloads]
-    assert nodes[1] > 3.5 * nodes[0]
+    assert nodes[1] > 1.75 * nodes[0]
     assert large / small <= 1.1 * nodes[1] / nodes[0]
 
 
@@ -80,7 +80,7 @@ def test_edges_and_steps_grow_with_the_nodes(workloads):
         schedule = Schedule(flow.deps)
         groups = find_regions(flow, schedule)
         found.append((sum(map(len, flow.deps)), schedule.steps, len(groups)))
-    assert all(large <= 4.4 * small for small, large in zip(*found, strict=True))
+    assert all(large <= 2.2 * small for small, large in zip(*found, strict=True))
 
 
 def test_every_copy_of_a_period_is_cut_alike(workloads):

@@ -38,7 +38,7 @@ DOCUMENTS = st.fixed_dictionaries(
 )
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=100, deadline=None)
 @given(st.lists(DOCUMENTS, min_size=1, max_size=5), st.sampled_from([1, 40, 10**6]))
 def test_messages_lead_to_the_document_they_were_made_of(documents, limit):
     """Whatever changes and however small messages must be, readers end with the newest document."""
