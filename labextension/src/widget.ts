@@ -20,8 +20,13 @@ export interface WidgetModel {
   send(content: object): void;
 }
 
-/** The newest answers by node id; null where the kernel knows no details. */
-type Answers = Record<string, Details | null | undefined>;
+/** A node's details, null where the kernel knows none, and the requests that they are newer than. */
+interface Answer {
+  n: readonly string[];
+  details: Details | null;
+}
+
+type Answers = Record<string, Answer | undefined>;
 
 const ANSWER_MS = 20_000;
 /** A lost message is asked for no more often than this. */
@@ -43,7 +48,7 @@ export function modelSource(model: WidgetModel): RunSource {
   const page = Math.random().toString(36).slice(2);
   let sent = 0;
 
-  const send = (trait: string, value: object): object => {
+  const send = (trait: string, value: object): { n: string } => {
     sent += 1; // page and number make two equal requests two changes, also after a reload
     const numbered = { ...value, n: `${page}.${sent}` };
     model.set(trait, numbered);
@@ -70,33 +75,30 @@ export function modelSource(model: WidgetModel): RunSource {
     return reader.document();
   };
 
-  const answer = (nodeId: string): Details | null | undefined =>
-    (model.get("detail") as Answers)[nodeId];
-
   const rowOf = (nodeId: string): Node | undefined =>
     snapshot()?.nodes.find((node) => node.id === nodeId);
 
-  /** Keeps details with the row that they belong to: a node may be timed again. */
-  const keep = (nodeId: string, details: Details): Details => {
-    cache.set(nodeId, { row: rowOf(nodeId), details });
+  /** Keeps details with the row that was known when they were asked for: a node may be timed again. */
+  const keep = (nodeId: string, details: Details, row = rowOf(nodeId)): Details => {
+    cache.set(nodeId, { row, details });
     return details;
   };
 
   const ask = (nodeId: string): Promise<Details | null> =>
     new Promise((resolve) => {
-      const before = answer(nodeId);
+      const row = rowOf(nodeId);
       const finish = (details: Details | null): void => {
         clearTimeout(timer);
         model.off("change:detail", answered);
-        resolve(details === null ? null : keep(nodeId, details));
+        resolve(details === null ? null : keep(nodeId, details, row));
       };
       const answered = (): void => {
-        const details = answer(nodeId);
-        if (details !== undefined && (details === null || details !== before)) finish(details);
+        const found = (model.get("detail") as Answers)[nodeId];
+        if (found !== undefined && meets(found.n, number)) finish(found.details);
       };
       const timer = setTimeout(() => finish(null), ANSWER_MS);
       model.on("change:detail", answered);
-      send("detail_request", { id: nodeId });
+      const number = send("detail_request", { id: nodeId }).n;
     });
 
   return {
@@ -112,8 +114,8 @@ export function modelSource(model: WidgetModel): RunSource {
       if (held !== undefined) {
         return sameJudgement(held.row, rowOf(nodeId)) ? Promise.resolve(held.details) : ask(nodeId);
       }
-      const known = snapshot()?.details[nodeId] ?? answer(nodeId);
-      return known == null ? ask(nodeId) : Promise.resolve(keep(nodeId, known));
+      const known = snapshot()?.details[nodeId];
+      return known === undefined ? ask(nodeId) : Promise.resolve(keep(nodeId, known));
     },
     stop: (target) => command("stop", target),
     pause: (target) => command("pause", target),
@@ -121,6 +123,18 @@ export function modelSource(model: WidgetModel): RunSource {
     prompts: () => (model.get("prompts") as Prompt[] | undefined) ?? [],
     answer: (id, text) => order({ name: "answer", id, text }),
   };
+}
+
+/** Whether one of these numbers is the request's own, or that of a later one of the same page. */
+function meets(answered: readonly string[], asked: string): boolean {
+  const [page, count] = parted(asked);
+  return answered.map(parted).some(([of, n]) => of === page && n >= count);
+}
+
+/** `page.count`, as it is made above. */
+function parted(number: string): [string, number] {
+  const dot = number.lastIndexOf(".");
+  return [number.slice(0, dot), Number(number.slice(dot + 1))];
 }
 
 /** Whether a node is judged as it was; visits come and go without new details. */

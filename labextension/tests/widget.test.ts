@@ -128,6 +128,50 @@ test("a command for one target names it, and one for the run names none", () => 
   expect(model.traits["command"]).not.toHaveProperty("target");
 });
 
+/** The kernel's answer, to the request that was sent last unless another number is told. */
+function answers(model: FakeModel, id: string, details: unknown, ...n: string[]): void {
+  const last = (model.traits["detail_request"] as { n: string }).n;
+  const entry = { n: n.length > 0 ? n : [last], details };
+  model.fromKernel("detail", { ...(model.traits["detail"] as object), [id]: entry });
+}
+
+/** The number of the request after, or before, the one that was sent last. */
+function beside(model: FakeModel, by: number): string {
+  const [page, count] = (model.traits["detail_request"] as { n: string }).n.split(".");
+  return `${page ?? ""}.${Number(count) + by}`;
+}
+
+test("an answer that was there before anyone asked is not taken for the current one", async () => {
+  const run = example();
+  const details = run.details["0.0"];
+  const model = new FakeModel(whole(1, { ...run, details: {} }));
+  model.traits["detail"] = { "0.0": { n: ["before.7"], details: { ...details, log: "of another session" } } };
+  const asked = modelSource(model).detail("0.0");
+  expect(model.traits["detail_request"]).toMatchObject({ id: "0.0" });
+  answers(model, "0.0", details);
+  expect((await asked)?.log).toBe(details?.log);
+});
+
+test("an answer for another node, or to an earlier request, renews nothing; one to a later request does", async () => {
+  const run = example();
+  const [a, b] = Object.keys(run.details) as [string, string];
+  const old = run.details[a];
+  const model = new FakeModel(whole(1, { ...run, details: {} }));
+  const source = modelSource(model);
+  const first = source.detail(a);
+  answers(model, a, old);
+  await first;
+  const row = { ours_us: 1, reason: "timed again" };
+  model.fromKernel("changes", { seq: 2, of: 1, lists: { nodes: { put: [[a, row]] } } });
+  const renewed = source.detail(a);
+  const earlier = beside(model, -1);
+  answers(model, a, { ...old, log: "stale" }, earlier, "other.99");
+  void source.detail(b);
+  answers(model, b, run.details[b]);
+  answers(model, a, { ...old, log: "new" }, "other.99", beside(model, 0));
+  expect((await renewed)?.log).toBe("new");
+});
+
 test("details are asked for once, by id, and an answer for another node is not taken", async () => {
   const run = example();
   const [a, b] = Object.keys(run.details) as [string, string];
@@ -135,12 +179,11 @@ test("details are asked for once, by id, and an answer for another node is not t
   const source = modelSource(model);
   const asked = source.detail(a);
   expect(model.traits["detail_request"]).toMatchObject({ id: a });
-  model.fromKernel("detail", { [b]: run.details[b] });
-  model.fromKernel("detail", { [b]: run.details[b], [a]: run.details[a] });
+  answers(model, b, run.details[b], "another.1");
+  answers(model, a, run.details[a]);
   expect(await asked).toEqual(run.details[a]);
   expect(model.listening("change:detail")).toBe(0);
   await source.detail(a);
-  await source.detail(b);
   expect(model.sent).toHaveLength(1);
 });
 
@@ -149,19 +192,19 @@ test("a node that was timed again is asked for again, one that was only visited 
   const [first] = run.nodes;
   const details = run.details["0.0"];
   const model = new FakeModel(whole(1, { ...run, details: {} }));
-  model.traits["detail"] = { "0.0": details };
   const source = modelSource(model);
-  expect(await source.detail("0.0")).toEqual(details);
+  const asked = source.detail("0.0");
+  answers(model, "0.0", details);
+  expect(await asked).toEqual(details);
   const put = (seq: number, fields: object): void =>
     model.fromKernel("changes", { seq, of: seq - 1, lists: { nodes: { put: [["0.0", fields]] } } });
   put(2, { visits: 99 });
   expect(await source.detail("0.0")).toEqual(details);
-  expect(model.sent).toHaveLength(0);
+  expect(model.sent).toHaveLength(1);
   put(3, { ours_us: (first?.ours_us ?? 0) * 2, reason: "timed again" });
   const again = source.detail("0.0");
   expect(model.traits["detail_request"]).toMatchObject({ id: "0.0" });
-  model.fromKernel("detail", { ...(model.traits["detail"] as object) }); // the old answer once more
-  model.fromKernel("detail", { "0.0": { ...details, log: "new" } });
+  answers(model, "0.0", { ...details, log: "new" });
   expect((await again)?.log).toBe("new");
 });
 

@@ -148,7 +148,7 @@ def test_messages_after_the_end_change_nothing_and_details_still_come(live):
     live.press(comm, detail_request={"id": "0.0", "n": "b.9"})
 
     details = live.listen(lambda _: [s for _, s in states(live, comm, heard) if "detail" in s])
-    assert details[-1]["detail"]["0.0"]["source"].startswith("//")
+    assert details[-1]["detail"]["0.0"]["details"]["source"].startswith("//")
     assert live.run("over.status()").text == before
 
 

@@ -117,7 +117,7 @@ def test_stop_and_details_reach_the_kernel_after_the_cell_has_returned(kernel):
     press(detail_request={"id": "0.0", "n": 1})
     answer = gather(kernel, lambda got: "0.0" in (trait_updates(got, "detail") or [{}])[-1])
     details = json.loads(EXAMPLE.read_text())["details"]["0.0"]
-    assert trait_updates(answer, "detail")[-1]["0.0"] == details
+    assert trait_updates(answer, "detail")[-1]["0.0"] == {"n": ["1"], "details": details}
 
     press(command={"name": "stop", "n": 2})
     printed = run(kernel, "print(stopped.wait(10))")
