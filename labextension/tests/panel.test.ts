@@ -1,4 +1,5 @@
 /** The panel of a candidate: what each tab says, and what it says where nothing is known. */
+import hljs from "highlight.js/lib/core";
 import { act } from "preact/test-utils";
 import { afterEach, beforeEach, expect, test, vi } from "vitest";
 import { fixedSource, type RunSource } from "../src/source";
@@ -85,6 +86,57 @@ test("what changed of the parent's source is shown on demand, and its details ar
   expect(panel().textContent).toContain("+1 −1 lines");
   await click(button("Changes from 0.3"));
   expect(panel().querySelector('[aria-label="source"]')).not.toBeNull();
+});
+
+/** A run of which newer snapshots can be shown, with the changes of 0.3's source to 0.5's open. */
+async function changes(run: RunDocument, detail: RunSource["detail"]): Promise<(newer: RunDocument) => Promise<void>> {
+  let shown = run;
+  const listeners = new Set<() => void>();
+  const subscribe = (changed: () => void): (() => void) => {
+    listeners.add(changed);
+    return () => listeners.delete(changed);
+  };
+  await show(run, { snapshot: () => shown, subscribe, detail });
+  await click(button("Changes from 0.3"));
+  await vi.waitFor(() => expect(panel().querySelector(".kforge-diff")).not.toBeNull());
+  return (newer) =>
+    act(async () => {
+      shown = newer;
+      listeners.forEach((changed) => changed());
+      await Promise.resolve();
+    });
+}
+
+test("changes are coloured once, not again at every snapshot", async () => {
+  const run = changed({ source: "int a;\nint b2;\n" });
+  run.details["0.3"] = { ...(run.details["0.3"] as Details), source: "int a;\nint b;\n" };
+  const next = await changes(run, (id) => Promise.resolve(run.details[id] ?? null));
+  expect(panel().querySelector(".kforge-diff .hljs-type")).not.toBeNull();
+  const spy = vi.spyOn(hljs, "highlight");
+  await next(structuredClone({ ...run, state: "guarding" }));
+  expect(host.textContent).toContain("guarding");
+  expect(spy).not.toHaveBeenCalled();
+  spy.mockRestore();
+});
+
+test("very long changes are shown plain rather than late", async () => {
+  const run = changed({ source: `// ${"x".repeat(6000)}\n`.repeat(20) });
+  run.details["0.3"] = { ...(run.details["0.3"] as Details), source: "float z;\n" };
+  await changes(run, (id) => Promise.resolve(run.details[id] ?? null));
+  expect(panel().querySelector(".kforge-diff")?.textContent).toContain("// xxx");
+  expect(panel().querySelector(".kforge-diff .hljs-comment")).toBeNull();
+});
+
+test("a parent that was judged again is asked for again", async () => {
+  const run = example();
+  const asked: string[] = [];
+  const next = await changes(run, (id) => {
+    asked.push(id);
+    return Promise.resolve(run.details[id] ?? null);
+  });
+  expect(asked).toEqual(["0.5", "0.3"]);
+  await next({ ...run, nodes: run.nodes.map((node) => (node.id === "0.3" ? { ...node, reason: "timed again" } : node)) });
+  expect(asked).toEqual(["0.5", "0.3", "0.3"]);
 });
 
 test("a parent without a source is named, not waited for", async () => {

@@ -25,8 +25,7 @@ export interface PanelProps {
 
 export function NodePanel(props: PanelProps): JSX.Element {
   const { node, source } = props;
-  const judgement = `${node.verdict} ${node.ours_us ?? ""} ${node.reason}`;
-  const details = useDetails(source, node.id, judgement);
+  const details = useDetails(source, node.id, judgement(node));
   const [tab, setTab] = useState("code");
   const [asDiff, setAsDiff] = useState(false);
   return (
@@ -47,6 +46,11 @@ export function NodePanel(props: PanelProps): JSX.Element {
       )}
     </div>
   );
+}
+
+/** Another text once a node was judged again. */
+function judgement(node: Node | undefined): string {
+  return node === undefined ? "" : `${node.verdict} ${node.ours_us ?? ""} ${node.reason}`;
 }
 
 function absent(source: RunSource): string {
@@ -118,7 +122,16 @@ function tabsOf(
     {
       id: "code",
       name: "Code",
-      show: () => <Source node={node} details={details} source={source} asDiff={asDiff} onDiff={onDiff} />,
+      show: () => (
+        <Source
+          node={node}
+          details={details}
+          source={source}
+          parentJudgement={judgement(nodes.find((other) => other.id === node.parent))}
+          asDiff={asDiff}
+          onDiff={onDiff}
+        />
+      ),
     },
     {
       id: "launch",

@@ -12,11 +12,13 @@ interface Props {
   node: Node;
   details: Details;
   source: RunSource;
+  /** Another text once the parent was judged again. */
+  parentJudgement: string;
   asDiff: boolean;
   onDiff: (on: boolean) => void;
 }
 
-export function Source({ node, details, source, asDiff, onDiff }: Props): JSX.Element {
+export function Source({ node, details, source, parentJudgement, asDiff, onDiff }: Props): JSX.Element {
   const { parent } = node;
   const text = details.source;
   if (text === "") return <p class="kforge-note">{missing(details)}</p>;
@@ -34,7 +36,13 @@ export function Source({ node, details, source, asDiff, onDiff }: Props): JSX.El
         <Copy key={node.id} what="source" text={text} />
       </div>
       {asDiff && parent !== null ? (
-        <Changes parent={parent} text={text} source={source} language={node.language} />
+        <Changes
+          parent={parent}
+          judgement={parentJudgement}
+          text={text}
+          source={source}
+          language={node.language}
+        />
       ) : (
         <Coloured text={text} language={node.language} />
       )}
@@ -63,15 +71,17 @@ function Coloured({ text, language }: { text: string; language: string }): JSX.E
 
 interface ChangesProps {
   parent: string;
+  judgement: string;
   text: string;
   source: RunSource;
   language: string;
 }
 
-function Changes({ parent, text, source, language }: ChangesProps): JSX.Element {
-  const found = useDetails(source, parent);
+function Changes({ parent, judgement, text, source, language }: ChangesProps): JSX.Element {
+  const found = useDetails(source, parent, judgement);
   const older = typeof found === "object" ? found.source : null;
   const lines = useMemo(() => (older === null ? null : difference(older, text)), [older, text]);
+  const colours = useMemo(() => (lines === null ? [] : coloured(lines, language)), [lines, language]);
   if (found === "loading") return <p class="kforge-note">Fetching the source of {parent}…</p>;
   if (older === null || older === "") return <p class="kforge-note">The source of {parent} is not to be had here.</p>;
   if (lines === null) return <p class="kforge-note">The two sources have too little in common for a comparison.</p>;
@@ -84,7 +94,7 @@ function Changes({ parent, text, source, language }: ChangesProps): JSX.Element 
       </p>
       <pre class="kforge-code kforge-diff" tabIndex={0} role="region" aria-label={`changes from ${parent}`}>
         {lines.map((line, i) => (
-          <Row key={i} line={line} language={language} />
+          <Row key={i} line={line} html={colours[i] ?? null} />
         ))}
       </pre>
     </>
@@ -93,13 +103,22 @@ function Changes({ parent, text, source, language }: ChangesProps): JSX.Element 
 
 const SIGNS = { same: " ", gone: "−", new: "+", skip: " " };
 
-function Row({ line, language }: { line: Line; language: string }): JSX.Element {
-  const coloured = line.kind === "skip" ? null : highlighted(line.text, language);
+/** More than this in all stays plain: each line is coloured alone, which takes longer than at once. */
+const MOST = 100_000;
+
+/** Escaped HTML for each line; null where it stays plain. */
+function coloured(lines: readonly Line[], language: string): (string | null)[] {
+  const characters = lines.reduce((sum, line) => sum + line.text.length, 0);
+  if (characters > MOST) return [];
+  return lines.map((line) => (line.kind === "skip" ? null : (highlighted(line.text, language)?.join("") ?? null)));
+}
+
+function Row({ line, html }: { line: Line; html: string | null }): JSX.Element {
   return (
     <span class={line.kind}>
       <i aria-hidden="true">{line.new ?? line.old ?? ""}</i>
       {SIGNS[line.kind]}
-      {coloured === null ? line.text : <code dangerouslySetInnerHTML={{ __html: coloured.join("") }} />}
+      {html === null ? line.text : <code dangerouslySetInnerHTML={{ __html: html }} />}
       {"\n"}
     </span>
   );
