@@ -26,8 +26,7 @@ test: view
 	@$(NPM) test
 	@$(BIN)/python -m pytest $(PYTEST_ARGS)
 
-check: $(VENV)/.installed-dev
-	@$(BIN)/python hatch_build.py --check
+check: view
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy

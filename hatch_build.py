@@ -8,7 +8,7 @@ installs the locked npm packages and bundles. A source distribution already carr
 and needs no Node at all.
 
 ``KFORGE_SKIP_VIEW=1`` skips the step: the package then shows its static view only.
-Also run by hand: ``python hatch_build.py [--force] [--dev | --check]``, which lets JupyterLab of
+Also run by hand: ``python hatch_build.py [--force] [--dev]``, which lets JupyterLab of
 this environment read the built files in place.
 """
 
@@ -95,12 +95,10 @@ def build() -> None:
     npm("run", "build")
 
 
-def install_dev(*, types: bool = False) -> None:
-    """Install the test tools of the view as well; with ``types`` also what types are checked by."""
-    if types and not installed("@jupyterlab/application"):
+def install_dev() -> None:
+    """Install test tools and linters as well, and JupyterLab's own packages, which tests import."""
+    if not (installed("vitest") and installed("@jupyterlab/application")):
         npm("ci")
-    elif not installed("vitest"):
-        npm("ci", "--omit=peer")
 
 
 def installed(package: str) -> bool:
@@ -161,11 +159,10 @@ def main() -> None:
     """The same from the command line."""
     parser = argparse.ArgumentParser(description="Build the view and the JupyterLab extension.")
     parser.add_argument("--force", action="store_true", help="build even when nothing changed")
-    parser.add_argument("--dev", action="store_true", help="install the view's test tools too")
-    parser.add_argument("--check", action="store_true", help="install linters and types too")
+    parser.add_argument("--dev", action="store_true", help="install test tools and linters too")
     options = parser.parse_args()
-    if options.dev or options.check:
-        install_dev(types=options.check)
+    if options.dev:
+        install_dev()
     if options.force or build_needed():
         build()
     link()
