@@ -75,6 +75,11 @@ class RunWidget(anywidget.AnyWidget):
         self.lock = threading.RLock()
         self.opened: Callable[[], None] = lambda: None
         super().__init__()
+        # From ipykernel 7.4 a message of the page is taken by the subshell that a message to the
+        # page came from last, not by the one that it names. Ours come from a thread that has none:
+        # they would name whatever asked last, a subshell that is gone (the kernel then drops what
+        # the page says) or the main one (a button then waits for the cell that runs).
+        self.comm._reply_subshell_for = None
 
     def _handle_msg(self, msg: Any) -> None:
         """A message of a page; one of no known shape is dropped, not told in the user's cells."""
@@ -220,14 +225,18 @@ class Publisher:
             self._obey(given)
 
     def _obey(self, given: Mapping[str, Any]) -> None:
-        """Hands a command on, once: it comes as a message and as a change of a trait."""
-        number = str(given.get("n"))[:80]
+        """Hands a command on, once: it comes as a message and as a change of a trait.
+
+        One without a number cannot have come before.
+        """
+        number = given.get("n")
         if not isinstance(given.get("name"), str) or given["name"] not in COMMANDS:
             return
         with self.widget.lock:
-            if number in self._heeded:
+            if number is not None and str(number)[:80] in self._heeded:
                 return
-            self._heeded.append(number)
+            if number is not None:
+                self._heeded.append(str(number)[:80])
         self._told.put(given)
 
     def _work(self) -> None:

@@ -64,6 +64,8 @@ def test_a_live_view_comes_back_and_without_its_kernel_the_saved_one_does(page, 
     state = page.locator(".kforge-state").first
     first = state.inner_text()
     wait_until(lambda: state.inner_text() != first)
+    page.get_by_role("button", name="Pause the run").click()
+    page.get_by_role("button", name="Resume the run").wait_for(timeout=60_000)
 
     end_kernels(page, lab)
     page.goto(where)

@@ -129,12 +129,21 @@ class Kernel:
         info = self.client.kernel_info(reply=True, timeout=timeout)
         if "kernel subshells" not in info["content"].get("supported_features", []):
             return None
-        asked = self.client.session.msg("create_subshell_request", {})
+        return str(self._control("create_subshell_request", {}, timeout)["subshell_id"])
+
+    def end_subshell(self, subshell: str, timeout: float = 20.0) -> None:
+        """Deletes a subshell, as JupyterLab does with the last comm that used it."""
+        self._control("delete_subshell_request", {"subshell_id": subshell}, timeout)
+
+    def _control(self, kind: str, content: dict[str, Any], timeout: float) -> dict[str, Any]:
+        """What the kernel answers a request on the control channel."""
+        asked = self.client.session.msg(kind, content)
         self.client.control_channel.send(asked)
         while True:
             reply = self.client.get_control_msg(timeout=timeout)
             if reply["parent_header"].get("msg_id") == asked["header"]["msg_id"]:
-                return str(reply["content"]["subshell_id"])
+                assert reply["content"]["status"] == "ok", reply
+                return dict(reply["content"])
 
     def _take(self, message: dict[str, Any], message_id: str, reply: Reply) -> bool:
         """Adds a message to the reply; True when the cell has ended."""

@@ -72,6 +72,21 @@ def state_of(kernel, name):
     return kernel.run(f"print({name}.status())").stdout
 
 
+def state_in(message):
+    """Traits that a message to the page sets."""
+    return message["content"].get("data", {}).get("state", {})
+
+
+def answers_of(number, since):
+    """Whether the request of this number has been answered, by the messages since."""
+
+    def answered(seen):
+        details = [state_in(m).get("detail", {}) for m in seen[since:]]
+        return [d for d in details if any(number in a["n"] for a in d.values())]
+
+    return answered
+
+
 def until_ended(kernel, name):
     """Waits in a cell for the end; the status."""
     return kernel.run(f"{name}.wait(20); print({name}.status())").stdout
@@ -102,7 +117,7 @@ def test_stop_while_a_cell_runs_acts_after_it_at_the_latest(versioned, over):
     if over == "subshell" and subshell is None:
         assert version < (7, 0, 0)
         return
-    at_once = subshell is not None and version < (7, 4, 0)  # beside the cell, on another thread
+    at_once = subshell is not None  # beside the cell, on another thread
     name = f"busy_{over}"
     comm = begin(kernel, name)
     code = f"print('begun', flush=True)\nend = time.monotonic() + {20 if at_once else BUSY_S}\n"
@@ -116,6 +131,27 @@ def test_stop_while_a_cell_runs_acts_after_it_at_the_latest(versioned, over):
     assert ("stopped" in reply.stdout) == at_once
     assert f"{name}: stopped by the button" in until_ended(kernel, name)
     assert kernel.run("40 + 2").text == "42"
+
+
+def test_stop_is_heard_though_the_last_to_ask_was_a_subshell_that_is_gone(versioned):
+    """A page that opens asks over a subshell of its own and ends it; its buttons work after that.
+
+    The view's next message comes from a thread, for which the kernel names that subshell.
+    """
+    kernel, version = versioned
+    gone, stays = kernel.subshell(), kernel.subshell()
+    if gone is None:
+        assert version < (7, 0, 0)
+        return
+    comm = begin(kernel, "reopened")
+    kernel.press(comm, gone, detail_request={"id": "0.0", "n": "a.1"})
+    kernel.listen(answers_of("a.1", len(kernel.seen)))
+    heard = len(kernel.seen)
+    kernel.end_subshell(gone)
+    kernel.listen(lambda seen: [m for m in seen[heard:] if "changes" in state_in(m)])
+    kernel.press(comm, stays, command={"name": "stop", "n": "b.1"})
+
+    assert "reopened: stopped by the button" in until_ended(kernel, "reopened")
 
 
 def test_wait_await_and_stop_from_cells(versioned):

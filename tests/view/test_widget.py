@@ -203,6 +203,17 @@ def test_a_command_counts_once_however_it_comes(stage):
     assert [c["name"] for c in commands] == ["stop", "pause", "resume"]
 
 
+def test_commands_without_a_number_all_count(stage):
+    """A notebook's own code may set the trait: there is nothing to tell a repeat by, so none is."""
+    publisher, commands, _ = stage
+    ask(publisher.widget, command={"name": "pause"})
+    ask(publisher.widget, command={"name": "stop"})
+    say(publisher.widget, command={"name": "resume"})
+
+    publisher.close()
+    assert [c["name"] for c in commands] == ["pause", "stop", "resume"]
+
+
 def test_malformed_requests_change_nothing(stage):
     """A hostile page can put anything into its own traits."""
     publisher, commands, asked = stage
