@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 
 import pytest
 
@@ -51,3 +52,17 @@ def lab(tmp_path_factory):
 def serve_lab():
     """Starts further ones; see ``serving_lab``."""
     return serving_lab
+
+
+@pytest.fixture(scope="session")
+def eventually():
+    """Polls what no browser event tells, until it holds."""
+
+    def wait(condition, seconds=60):
+        deadline = time.monotonic() + seconds
+        while not (found := condition()):
+            assert time.monotonic() < deadline, "it never came to be"
+            time.sleep(0.1)
+        return found
+
+    return wait
