@@ -128,7 +128,7 @@ class HostPlace:
         stop: Callable[[], bool], limit: float,
     ) -> tuple[Session, dict[str, Any]]:  # fmt: skip
         """Batches of calls on the judge's clock."""
-        ours = RunnerSide(loaded.runner, max(_BATCH_SECONDS, 4 * limit))
+        ours = RunnerSide(loaded.runner, max(_BATCH_SECONDS, 4 * limit), self.threads)
         against = BaselineSide(self.worker, key, baseline)
         session = run_session(ours, against, timed, plan, loaded.fetch, stop)
         if session.cores > self.threads + _SPARE_CORES:

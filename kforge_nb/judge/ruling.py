@@ -26,6 +26,8 @@ __all__ = ["Ruling", "comparison", "merged", "paired", "rule", "settled", "throu
 _LOADED = 0.15
 _HIDDEN_SHARE = 0.05
 _HIDDEN_SECONDS = 2e-3
+_UNEVEN, _MORE_UNEVEN, _FAR_UNEVEN = 1.2, 1.5, 3.0
+"""Honest kernels: up to 1.15; to 1.4 with twice as many busy threads as there are cores."""
 _FAR_SLOWER = 0.5  # the best of a handful of pairs, for a verdict
 _KEPT_SAMPLES = 512
 
@@ -132,6 +134,14 @@ def rule(
     load = f"; other programs used {foreign:.0%} of the machine" if foreign > _LOADED else ""
     if found.n < MIN_PAIRS:
         return _by_few(found, figures, load)
+    uneven = plain.fmean(s.uneven for s in sessions) if sessions else 1.0
+    if _may_be_moved(found, uneven):
+        quiet = uneven > _FAR_UNEVEN and foreign <= _LOADED
+        return Ruling(
+            Verdict.SUSPICIOUS if quiet else Verdict.UNDECIDED,
+            f"{figures}, but all of its calls together used {uneven:.3g} times the CPU time that "
+            f"this rests on: the work of timed calls may be done in others{load}",
+        )
     disagree = {_side(s) for s in sessions} >= {"faster", "slower"}
     if disagree:
         return Ruling(Verdict.UNDECIDED, f"{figures}; its processes disagree{load}")
@@ -145,6 +155,16 @@ def rule(
     if any(s.stopped for s in sessions):
         return Ruling(Verdict.UNDECIDED, f"stopped while it was timed: {figures}{load}")
     return Ruling(Verdict.UNDECIDED, f"no difference found: {figures}{load}")
+
+
+def _may_be_moved(found: Comparison, uneven: float) -> bool:
+    """Whether a speed-up may be no more than work that was moved between calls.
+
+    What is gained that way is no more than ``uneven``; and far from 1 that is not an honest kernel.
+    """
+    if uneven <= _UNEVEN or found.high < 1.0:
+        return False
+    return uneven > _MORE_UNEVEN or found.low <= uneven
 
 
 def _too_wide(found: Comparison, sessions: Sequence[Session]) -> bool:

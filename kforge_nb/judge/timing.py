@@ -27,7 +27,14 @@ from kforge_nb.judge.process import Child, cpu_seconds
 from kforge_nb.judge.protocol import HELD_CALLS
 from kforge_nb.judge.runner_handle import Runner
 from kforge_nb.judge.slots import TimedInputs
-from kforge_nb.judge.statistics import Interval, decide, next_look, paired_ratio
+from kforge_nb.judge.statistics import (
+    MIN_PAIRS,
+    Interval,
+    decide,
+    interval,
+    next_look,
+    paired_ratio,
+)
 
 __all__ = ["BaselineSide", "Plan", "Probe", "RunnerSide", "Session", "Side", "run_session"]
 
@@ -42,6 +49,8 @@ PATIENCE, LEAST_PATIENCE = 3.0, 10.0
 _FEWEST_PAIRS = 3
 _HALF = 0.5
 _AHEAD, _AHEAD_SECONDS = 3.0, 2e-3  # CPU time before a batch, over that in it, and how much more
+_SPARED = 0.05  # of the pairs, those that used most of the CPU: a busy machine's doing
+_UNEVEN_SECONDS = 0.3e-3  # of the CPU in a pair: a thread that wakes takes less
 _PINGS = 9
 _OWN_THREADS = 2  # of a runner: the one that speaks with the judge, and the one that computes
 
@@ -63,17 +72,22 @@ class Tried(Side, Protocol):
 
     kept: list[int]
     """Calls of the last batch whose outputs can be fetched."""
+    waiting: int
+    """Threads of its that may wait awake for a moment after an answer, at most."""
 
 
 class RunnerSide:
     """The candidate. ``own`` collects the runner's reading over the judge's, batch by batch.
 
+    ``threads``: how many it was given; one of them answers, and only the others may wait awake.
+
     ``kept``: which calls of the last batch have outputs that can be fetched, chosen at random where
     the runner can keep any.
     """
 
-    def __init__(self, runner: Runner, seconds: float) -> None:
+    def __init__(self, runner: Runner, seconds: float, threads: int | None = None) -> None:
         self.child = runner.child
+        self.waiting = (threads or os.cpu_count() or 1) - 1
         self.runner = runner
         self.own: list[float] = []
         self.kept: list[int] = []
@@ -104,6 +118,7 @@ class BaselineSide:
     def __init__(self, worker: BaselineWorker, key: str, baseline: str) -> None:
         self.child = worker.child
         self.kept: list[int] = []
+        self.waiting = (os.cpu_count() or 1) - 1
         self._worker = worker
         self._key = key
         self._baseline = baseline
@@ -162,8 +177,10 @@ class Session:
     in its own batches; ``hidden`` the CPU seconds that it used in the ``watched`` seconds when it
     had answered already, or that belonged to the baseline. ``disagreement`` says,
     on a GPU, how far the runner's own reading is from the judge's clock, where it is too far.
-    ``blur`` is by how many seconds a call may be told too short: there, since the flush that is
-    taken off took longer at times (others used the device); on a CPU, all that is taken off.
+    ``uneven`` is how many times over all calls together used the CPU that one usually uses when it
+    is timed. ``blur`` is by how many seconds a call may be told too short: on a GPU, since the
+    flush that is taken off took longer at times (others used the device); on a CPU, all that is
+    taken off.
     """
 
     ours: list[float] = field(default_factory=list)
@@ -180,6 +197,7 @@ class Session:
     watched: float = 0.0
     stopped: bool = False
     disagreement: str | None = None
+    uneven: float = 1.0
     blur: float = 0.0
 
 
@@ -236,7 +254,7 @@ def run_session(
     start = time.monotonic()
     foreign = _Foreign([ours.child.pid, against.child.pid])
     pace = _warm_up(ours, against, inputs)
-    used = _Used()
+    used = _Used(ours.waiting)
     ahead = _Renewed(inputs)
     ahead.turn(pace, source)
     look = plan.pairs
@@ -255,6 +273,7 @@ def run_session(
     session.foreign = foreign.share()
     session.cores = used.cores
     session.disagreement = used.ahead()
+    session.uneven = used.uneven()
     return session
 
 
@@ -344,7 +363,8 @@ def _pair(
             session.blur = max(session.blur, wall / calls - seconds[index])
             used.add(wall, (before - idle, lead), (after - before, calls))
             time.sleep(SETTLE_SECONDS)  # it has answered: what it still does is hidden work
-            spin = SPIN_SECONDS * max(0, thread_count(ours.child.pid) - _OWN_THREADS)
+            idlers = min(ours.waiting, thread_count(ours.child.pid) - _OWN_THREADS)
+            spin = SPIN_SECONDS * max(0, idlers)
             idle, after, wall = after + spin, cpu_seconds(ours.child.pid), SETTLE_SECONDS
             _maybe_probe(inputs, session, first, ours.kept, source, fetch, plan)
         session.hidden += max(0.0, after - idle)
@@ -383,10 +403,15 @@ class _Renewed:
 
 
 class _Used:
-    """CPU time that the candidate's process used in its batches, and in the calls before them."""
+    """CPU time that the candidate's process used in its batches, and in the calls before them.
 
-    def __init__(self) -> None:
+    ``waiting``: as in :class:`Tried`; those threads are awake for a while before they sleep.
+    """
+
+    def __init__(self, waiting: int = 0) -> None:
+        self._usually = _UNEVEN_SECONDS + SPIN_SECONDS * waiting
         self._cpu = self._wall = 0.0
+        self._all: list[tuple[float, int]] = []  # timed calls; the others only where calls lead
         self._lead: list[tuple[float, int]] = []
         self._timed: list[tuple[float, int]] = []
 
@@ -394,6 +419,7 @@ class _Used:
         """Seconds of a batch, and CPU seconds and calls of what came before and of the batch."""
         self._cpu += max(0.0, timed[0])
         self._wall += wall
+        self._all.append(timed)
         if lead[1]:
             self._lead.append(lead)
             self._timed.append(timed)
@@ -412,6 +438,32 @@ class _Used:
             f"a call uses {timed * 1e6:.3g} µs of the CPU when it is timed and {lead * 1e6:.3g} µs "
             "just before that: work done ahead of the clock"
         )
+
+    def uneven(self) -> float:
+        """CPU time of a call on average, over what is usual when it is timed; 1 if much the same.
+
+        A ratio rests on what most pairs say, so a candidate could do the work of some pairs in
+        others, or in calls that do not count: the inputs of the next pair are there already. What
+        it saves is then spent elsewhere in its process, and means show that. One call ahead serves
+        one pair, so the few most costly pairs can be spared: they gain nothing.
+        """
+        if len(self._all) < MIN_PAIRS:
+            return 1.0
+        shares = [max(cpu, 1e-9) / calls for cpu, calls in self._all]
+        usual = interval(np.log(np.asarray(shares))).ratio
+        both = [
+            (lead[0] + timed[0], lead[1] + timed[1])
+            for lead, timed in zip(self._lead, self._timed, strict=True)
+        ]
+        worst = 1.0
+        for rows in filter(None, (self._all, self._lead, both)):
+            kept = sorted(rows, key=lambda row: row[0] / row[1])
+            kept = kept[: len(kept) - math.ceil(_SPARED * len(kept))]
+            calls = sum(row[1] for row in kept)
+            more = sum(row[0] for row in kept) - usual * calls
+            if calls and more > self._usually * len(kept):
+                worst = max(worst, 1.0 + more / (usual * calls))
+        return worst
 
     @property
     def cores(self) -> float:

@@ -22,6 +22,7 @@ from kforge_nb.judge.timing import (
     SPIN_SECONDS,
     Plan,
     Session,
+    _Used,
     run_session,
 )
 from kforge_nb.profile.calibration import Calibration
@@ -38,6 +39,7 @@ class _Side:
     """Answers at once with the time that it pretends to have taken."""
 
     child = _Child()
+    waiting = 8  # the test's own process, in which threads do as they like
 
     def __init__(self, seconds: float, noise: float, seed: int) -> None:
         self.seconds, self.noise, self.random = seconds, noise, random.Random(seed)
@@ -245,6 +247,7 @@ class _Late(_Side):
         super().__init__(1e-3, 0.02, 3)
         self.child = process
         self.process = process
+        self.waiting = 0
 
     def batch(self, first: int, calls: int) -> float:
         self.process.stdin.write(b"x")
@@ -259,6 +262,70 @@ def test_work_after_the_answer_is_seen(inputs):
         late = _session(inputs, _Late(process), _Side(2e-3, 0.02, 4))
         process.stdin.close()
     assert late.hidden > 1e-3
+
+
+def test_threads_of_its_own_do_not_earn_it_time_to_wait(inputs):
+    """Only threads that it was given may wait awake, however many it has started."""
+    start = "import sys, threading, time\n" + (
+        "for _ in range(4): threading.Thread(target=time.sleep, args=(600,), daemon=True).start()"
+    )
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "bufsize": 0}
+    with subprocess.Popen([sys.executable, "-c", start + LATE], **pipes) as process:
+        late = _session(inputs, _Late(process), _Side(2e-3, 0.02, 4))
+        process.stdin.close()
+    assert late.hidden > 1e-3
+
+
+CALLS = 60  # of a timed batch, with a third as many before it
+
+
+def _uneven(pairs) -> float:
+    """What is found of pairs of CPU seconds, each of a call before the batch and of one in it."""
+    used = _Used()
+    for lead, timed in pairs:
+        used.add(6e-3, (lead * CALLS / 3, CALLS // 3), (timed * CALLS, CALLS))
+    assert used.ahead() is None
+    return used.uneven()
+
+
+def test_work_that_is_moved_between_calls_is_seen():
+    """The work of some pairs in other pairs, in a few of the calls before, or a little in each."""
+    whole, rest = 100e-6, 12e-6
+    before = whole + 3 * whole  # a batch has three times as many calls
+    assert _uneven([(whole, 2 * whole), (whole, rest)] * 20) > 1.5
+    assert _uneven([(before, whole), (whole, rest), (whole, whole)] * 14) > 1.5
+    assert _uneven([(1.6 * whole, 0.8 * whole)] * 40) > 1.5
+
+
+def test_work_that_differs_as_machines_do_is_not_called_moved():
+    """A call that takes more at times, threads that wake, and one pair that met with anything."""
+    source = random.Random(5)
+    for n in (10, 40):
+        noisy = [1e-4 * source.lognormvariate(0.0, 0.3) for _ in range(n)]
+        assert _uneven([(1.2 * t, t) for t in noisy]) < 1.3
+        assert _uneven([(1e-4, 1e-4)] * (n - 1) + [(1e-4, 3e-3)]) < 1.01
+        assert _uneven([(1e-4, 1e-4 * (1 + i % 2)) for i in range(n)]) < 1.3
+    assert _uneven([(12e-6, 2e-6)] * 40) == 1.0  # a thread that wakes, before tiny calls
+    assert _uneven([(1e-4, 1e-4)] * 9) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("uneven", "foreign", "verdict"),
+    [
+        (1.15, 0.0, Verdict.ACCEPTED),
+        (1.35, 0.0, Verdict.ACCEPTED),
+        (1.45, 0.0, Verdict.UNDECIDED),
+        (1.6, 0.0, Verdict.UNDECIDED),
+        (3.5, 0.0, Verdict.SUSPICIOUS),
+        (3.5, 0.5, Verdict.UNDECIDED),
+    ],
+)
+def test_moved_work_is_never_a_speed_up(uneven, foreign, verdict):
+    """And on a machine that others use no honest kernel is called a cheat for it."""
+    sessions = [Session(uneven=uneven - 0.1), Session(uneven=uneven + 0.1, foreign=foreign)]
+    assert rule(_target(), _comparison(1.5, 1.4, 1.6), sessions, 0.0).verdict is verdict
+    slow = rule(_target(), _comparison(0.8, 0.7, 0.9), sessions, 0.0)
+    assert slow.verdict is Verdict.SLOWER
 
 
 def test_a_handful_of_slow_pairs_is_ruled_by_what_was_seen():
