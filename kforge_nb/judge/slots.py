@@ -90,18 +90,29 @@ class TimedInputs:
             self._move_pools(source)
         start = first % self.slots
         for begin, end in _ranges(start, min(calls, self.slots), self.slots):
-            for pool, rows in zip(self._pools, self._rows, strict=True):
+            for index, (pool, rows) in enumerate(zip(self._pools, self._rows, strict=True)):
                 if not whole:
                     _patch(pool, rows[begin:end], source)
                     continue
                 for row in rows[begin:end]:
                     _fill(pool, row, source)
+                    self._turn(index, row, source)
 
     def _move_pools(self, source: random.Random) -> None:
         """Other numbers that look alike, so that no result of the old ones is one of the new."""
         for index, base in enumerate(self._bases):
             if base is not None:
                 self._pools[index] = _as_integers(base.moved(source))
+
+    def _turn(self, index: int, row: np.ndarray, source: random.Random) -> None:
+        """A factor of its own for each slot: stretches of one pool have numbers in common.
+
+        What was computed of a number in one slot would be right wherever it comes again. Never
+        above 1: a mask's largest number stays finite.
+        """
+        if self._bases[index] is not None and self.specs[index].dtype == "float32":
+            values = row.view(np.float32)
+            np.multiply(values, np.float32(source.uniform(1.0 - _MOVED, 1.0)), out=values)
 
     def raw(self, slot: int) -> list[np.ndarray]:
         """The bytes of each input in a slot, not copied."""

@@ -70,3 +70,29 @@ def test_slots_larger_than_the_pool_are_filled_piece_by_piece(monkeypatch):
     made.renew(0, 2, random.SystemRandom())
     assert float(made.snapshot(1)[0].min()) > 0.5
     made.close()
+
+
+def test_slots_of_one_batch_have_no_numbers_in_common():
+    """A table of numbers and results that was filled in one call is of no use in the next."""
+    spec = TensorSpec((64, 1024), (1024, 1), "float32")
+    made = slots.TimedInputs([spec], [torch.randn(64, 1024)], secret_generator(), most=8)
+    made.renew(0, 8, random.SystemRandom())
+    rows = [made.snapshot(slot)[0].reshape(-1) for slot in range(8)]
+    made.close()
+    seen = torch.cat(rows[:7])
+    assert torch.isin(rows[7], seen).float().mean() < 0.1
+
+
+def test_a_factor_for_each_slot_keeps_zeros_and_the_largest_number():
+    """Masks stay masks: nothing overflows, and nothing turns into a subnormal."""
+    lowest = torch.finfo(torch.float32).min
+    values = torch.where(torch.rand(64, 1024) < 0.5, 0.0, lowest)
+    spec = TensorSpec((64, 1024), (1024, 1), "float32")
+    made = slots.TimedInputs([spec], [values], secret_generator(), most=4)
+    for _ in range(3):
+        row = made._rows[0][0]
+        row[:] = values.reshape(-1).numpy().view(row.dtype)
+        made._turn(0, row, random.SystemRandom())
+        assert torch.equal(made.snapshot(0)[0] == 0.0, values == 0.0)
+        assert made.snapshot(0)[0].isfinite().all()
+    made.close()
