@@ -110,6 +110,19 @@ def test_integers_must_be_equal():
     assert "1 of 10" in check_output(e, x + (x == 3), "out0", "x").wrong
 
 
+def test_an_index_is_that_of_eager_or_of_the_exact_values():
+    """Where rounding ties two numbers, eager's first is no more right than the true largest."""
+    x = torch.tensor([[9.0, 300.0, 320.0], [1.0, 3.0, 2.0]])  # tanh is 1 for both in float32
+    capped = [torch.tanh(t / 30.0) for t in (x, x.double())]
+    eager, exact = (c.argmax(-1) for c in capped)
+    assert [eager.tolist(), exact.tolist()] == [[1, 1], [2, 1]]
+    e = expect(exact, eager)
+    for right in (eager, exact):
+        assert check_output(e, right.clone(), "out0", "x").wrong is None
+    assert "1 of 2" in check_output(e, torch.tensor([0, 1]), "out0", "x").wrong
+    assert "1 of 2" in check_output(e, torch.tensor([2, 2]), "out0", "x").wrong
+
+
 def test_a_sum_taken_one_by_one_is_honest():
     """Sequential fp32 summation of 4096 numbers is inside, dropping one term is not."""
     x = torch.rand(4, 4096) + 0.5
