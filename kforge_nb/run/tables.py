@@ -19,9 +19,10 @@ if TYPE_CHECKING:
 __all__ = ["costs", "costs_by", "decisions", "nodes", "targets", "whole"]
 
 _NODES = (
-    "node", "target", "name", "parent", "depth", "action", "title", "language", "proposer",
-    "verdict", "speedup", "low", "high", "ours_us", "eager_us", "compile_us", "over_compile",
-    "visits", "value", "seconds", "created", "reason", "best",
+    "node", "target", "name", "parent", "depth", "action", "title", "language",
+    "host_code", "proposer", "verdict", "speedup", "low", "high", "ours_us", "eager_us",
+    "compile_us", "over_compile", "visits", "value", "seconds", "created", "reason",
+    "best",
 )  # fmt: skip
 _DECISIONS = (
     "target", "name", "share", "node", "installed", "reason", "isolated", "isolated_low",

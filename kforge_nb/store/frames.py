@@ -50,9 +50,10 @@ def target_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 def node_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One row a candidate, in the order they were finished.
 
-    Columns: node, target, name (of the target), parent, depth, action, title, language, proposer,
-    verdict, speedup, low, high, ours_us, eager_us, compile_us, over_compile, visits, value,
-    seconds, created, reason, best (whether it is its target's best).
+    Columns: node, target, name (of the target), parent, depth, action, title, language,
+    host_code (whether it is a torch extension), proposer, verdict, speedup, low, high, ours_us,
+    eager_us, compile_us, over_compile, visits, value, seconds, created, reason, best (whether it
+    is its target's best).
     """
     names = {t["index"]: t["name"] for t in document["targets"]}
     best = {t["best"] for t in document["targets"]}
@@ -71,6 +72,7 @@ def node_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "parent": n["parent"],
                 "depth": depth[n["id"]],
                 **{k: n[k] for k in same},
+                "host_code": n["language"] == "cuda_extension",
                 "proposer": n["origin"].get("proposer"),
                 "verdict": n["verdict"],
                 **{k: n[k] for k in figures},

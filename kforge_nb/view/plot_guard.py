@@ -31,6 +31,7 @@ def plot_guard(document: Document, ax: Axes | None = None, *, limit: int = 15) -
         why = "has tried no kernel" if document["decisions"] else "has decided nothing yet"
         raise BadInput(f"the guard of run {document['name']} {why}, so there is nothing to draw")
     names = {t["index"]: t["name"] for t in document["targets"]}
+    nodes = {n["id"]: n for n in document["nodes"]}
     ax = axes(ax, len(shown))
     for lane, (key, label, marker, colour) in enumerate(LANES):
         for row, decision in enumerate(shown):
@@ -38,7 +39,7 @@ def plot_guard(document: Document, ax: Axes | None = None, *, limit: int = 15) -
         ax.plot([], [], marker=marker, color=colour, mfc=_inside(marker, colour), label=label)
     figures = [f for d in shown for key, *_ in LANES if (f := d[key]) is not None]
     ends = [figure[end] for figure in figures for end in ("ratio", "low", "high")]
-    label_rows(ax, [_label(decision, names) for decision in shown])
+    label_rows(ax, [_label(d, names, nodes.get(d["node"] or "")) for d in shown])
     ratio_scale(ax, ends, "times faster (log scale); bars are 95% intervals")
     installed = sum(1 for d in document["decisions"] if d["installed"])
     ax.set_title(f"{document['name']}: {installed} of {len(document['decisions'])} replaced")
@@ -70,9 +71,11 @@ def plot_whole(document: Document, ax: Axes | None = None) -> Axes:
     return ax
 
 
-def _label(decision: Mapping[str, Any], names: Mapping[int, str]) -> str:
+def _label(
+    decision: Mapping[str, Any], names: Mapping[int, str], node: Mapping[str, Any] | None
+) -> str:
     name = short(f"{decision['target']} {names.get(decision['target'], '')}")
-    return f"{name}\n{'replaced' if decision['installed'] else 'kept original'}"
+    return f"{words.marked(name, node)}\n{'replaced' if decision['installed'] else 'kept original'}"
 
 
 def _interval(ax: Any, found: Mapping[str, Any] | None, y: float, marker: str, colour: str) -> None:

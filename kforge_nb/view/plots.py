@@ -146,7 +146,8 @@ def plot_targets(document: Document, ax: Axes | None = None, *, limit: int = ROW
         ax.plot(
             xs, ys, marker="|", ms=13, mew=1.5, color="black", linestyle="none", label="roofline"
         )
-    label_rows(ax, [_row_name(t) for t in ranked])
+    names = [words.marked(_row_name(t), node) for t, node in zip(ranked, best, strict=True)]
+    label_rows(ax, names)
     ax.set_xlim(left=0)
     ax.set_xlabel("share of the workload's time (%)")
     ax.set_title(f"{document['name']}: targets")
@@ -175,6 +176,9 @@ def _draw_item(ax: Axes, place: Place, best: bool) -> None:
         look = LOOKS[node["verdict"]]
         text = look.word if node["speedup"] is None else words.ratio(node["speedup"])
         colour, marker = look.colour, look.marker
+        if words.has_host_code(node):
+            text = f"{words.LETTER} {text}"
+            ax.plot(x, y, marker="s", ms=11, mfc="none", mec=colour, zorder=1)
     ax.plot(x, y, marker=marker, color=colour, zorder=2)
     ax.annotate(text, (x, y), xytext=(6, 4), textcoords="offset points", fontsize=7)
 
@@ -197,6 +201,9 @@ def plot_tree(document: Document, target: int | None = None, ax: Axes | None = N
     seen = {LOOKS[node["verdict"]] for node in nodes}
     for look in sorted(seen, key=lambda found: found.word):
         ax.plot([], [], marker=look.marker, color=look.colour, linestyle="none", label=look.word)
+    if any(words.has_host_code(node) for node in nodes):
+        label = f"{words.LETTER}: torch extension ({words.HOST_CODE})"
+        ax.plot([], [], marker="s", mfc="none", mec=MUTE, linestyle="none", label=label)
     ax.legend(frameon=False, fontsize=7, loc="best")
     ax.set_title(f"{document['name']}: tree of {chosen['index']} {chosen['name']}")
     ax.set_axis_off()

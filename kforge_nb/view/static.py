@@ -114,7 +114,9 @@ def _targets(document: Document) -> str:
                 str(target["calls"]),
                 words.time(best.get("eager_us") or target["mean_us"]),
                 words.time(best.get("ours_us")),
-                claims.measured({**best, "ratio": best["speedup"]} if best else None),
+                words.marked(
+                    claims.measured({**best, "ratio": best["speedup"]} if best else None), best
+                ),
                 ("replaced, " if target["index"] in replaced else "")
                 + words.state(target, tried[target["index"]]),
             ]
@@ -128,6 +130,7 @@ def _targets(document: Document) -> str:
 def _decisions(document: Document) -> str:
     """Decisions about targets that had a kernel to try; the others are counted."""
     names = {t["index"]: t["name"] for t in document["targets"]}
+    nodes = {node["id"]: node for node in document["nodes"]}
     ranked = ranked_decisions(document)
     shown = [d for d in ranked if has_evidence(d)]
     if len(ranked) - len(shown) < FEW:
@@ -136,7 +139,7 @@ def _decisions(document: Document) -> str:
     rows = [
         [
             f"{d['target']} {names.get(d['target'], d['fingerprint'][:12])}",
-            words.decision(d),
+            words.marked(words.decision(d), nodes.get(d["node"] or "")),
             claims.measured(d["isolated"]),
             claims.measured(d["in_model"]),
             words.change(change_us(d)),

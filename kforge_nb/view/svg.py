@@ -25,6 +25,10 @@ SHAPES = {
     "^": '<path d="M0-6L6 5L-6 5Z" fill="none" stroke="{c}" stroke-width="2"/>',
 }
 
+FRAME = (
+    '<rect x="-9" y="-9" width="18" height="18" fill="none" stroke="{c}" stroke-dasharray="2 1.5"/>'
+)
+
 
 def shown_target(document: Document, index: int | None = None) -> Mapping[str, Any] | None:
     """The target to draw: the one asked for, else the largest with a best candidate, or tried."""
@@ -109,10 +113,13 @@ def _mark(place: Place, point: tuple[float, float], best: bool) -> str:
         return f'{where}{shape}<text x="10" y="-5" fill="{colour}">{text}</text></g>'
     look = LOOKS[node["verdict"]]
     text = look.word if node["speedup"] is None else words.ratio(node["speedup"])
+    frame = ""
+    if words.has_host_code(node):
+        text, frame = f"{words.LETTER} {text}", FRAME.format(c=look.colour)
     weight = ' font-weight="700"' if best else ""
-    title = escape(f"{node['title']}: {look.word}. {node['reason']}")
+    title = escape(f"{words.marked(node['title'], node)}: {look.word}. {node['reason']}")
     return (
         f"{where}<title>{title}</title>"
-        f"{SHAPES[look.marker].format(c=look.colour)}"
+        f"{frame}{SHAPES[look.marker].format(c=look.colour)}"
         f'<text x="10" y="-5" fill="{look.colour}"{weight}>{escape(text)}</text></g>'
     )

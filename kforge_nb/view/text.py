@@ -58,7 +58,9 @@ def _targets(document: Document) -> str:
                 str(target["calls"]),
                 words.time(best["eager_us"] if best else target["mean_us"]),
                 words.time(best["ours_us"] if best else None),
-                claims.measured({**best, "ratio": best["speedup"]} if best else None),
+                words.marked(
+                    claims.measured({**best, "ratio": best["speedup"]} if best else None), best
+                ),
                 words.state(target, tried[target["index"]]),
             )
         )
@@ -69,13 +71,14 @@ def _targets(document: Document) -> str:
 def _decisions(document: Document) -> str:
     """Decisions about targets that had a candidate; the others are counted."""
     names = {t["index"]: t["name"] for t in document["targets"]}
+    nodes = {node["id"]: node for node in document["nodes"]}
     tried = [d for d in ranked_decisions(document) if has_evidence(d)]
     rows = [
         (
             _short(f"{d['target']} {names.get(d['target'], d['fingerprint'][:12])}"),
             f"alone {claims.measured(d['isolated'])}",
             f"in the model {claims.measured(d['in_model'])}",
-            words.decision(d),
+            words.marked(words.decision(d), nodes.get(d["node"] or "")),
         )
         for d in tried
     ]

@@ -6,12 +6,16 @@ from collections.abc import Mapping
 from typing import Any
 
 __all__ = [
+    "HOST_CODE",
+    "LETTER",
     "NONE",
     "change",
     "count",
     "decision",
     "ended",
+    "has_host_code",
     "interval",
+    "marked",
     "money",
     "paid",
     "percent",
@@ -22,6 +26,20 @@ __all__ = [
 ]
 
 NONE = "–"
+HOST_CODE = "host code"
+"""Stands wherever a torch extension is shown; ``labextension/src/view/hostcode.tsx`` has it too."""
+LETTER = "H"
+"""The same where there is no room for words."""
+
+
+def has_host_code(node: Mapping[str, Any] | None) -> bool:
+    """Whether a candidate is a torch extension, the one kind in which host code runs."""
+    return bool(node and node["language"] == "cuda_extension")
+
+
+def marked(text: str, node: Mapping[str, Any] | None) -> str:
+    """``text``, with the mark behind it where it is about a torch extension."""
+    return f"{text} ({HOST_CODE})" if has_host_code(node) else text
 
 
 def ratio(value: float | None) -> str:

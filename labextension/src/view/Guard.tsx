@@ -4,8 +4,9 @@ import { useState } from "preact/hooks";
 import { type RatioAxis, ratioAxis } from "./axis";
 import { Lanes, Span, Ticks } from "./Bars";
 import * as claims from "./claims";
-import type { Decision, RunDocument, Target } from "./document";
+import type { Decision, Node, RunDocument, Target } from "./document";
 import * as format from "./format";
+import { HostCode } from "./hostcode";
 import { Key, Whole } from "./Whole";
 
 const FEW = 4;
@@ -13,6 +14,7 @@ const FEW = 4;
 export function Guard({ document }: { document: RunDocument }): JSX.Element {
   const [all, setAll] = useState(false);
   const targets = new Map(document.targets.map((t) => [t.index, t]));
+  const nodes = new Map(document.nodes.map((n) => [n.id, n]));
   const ranked = ranking(document.decisions, targets);
   const tried = ranked.filter(hasEvidence);
   const hidden = ranked.length - tried.length;
@@ -25,7 +27,7 @@ export function Guard({ document }: { document: RunDocument }): JSX.Element {
       ) : (
         <>
           <p>{summary(document.decisions)}</p>
-          {shown.length > 0 && <Decisions decisions={shown} targets={targets} />}
+          {shown.length > 0 && <Decisions decisions={shown} targets={targets} nodes={nodes} />}
           <div class="kforge-below">
             {hidden >= FEW && (
               <button type="button" aria-expanded={all} onClick={() => setAll(!all)}>
@@ -84,9 +86,10 @@ function change({ in_model: found }: Decision): number | null {
 interface DecisionsProps {
   decisions: readonly Decision[];
   targets: Map<number, Target>;
+  nodes: Map<string, Node>;
 }
 
-function Decisions({ decisions, targets }: DecisionsProps): JSX.Element {
+function Decisions({ decisions, targets, nodes }: DecisionsProps): JSX.Element {
   const compared = decisions.flatMap((d) => [d.isolated, d.in_model]);
   const axis = ratioAxis(compared.flatMap((row) => [row?.ratio, row?.low, row?.high]));
   return (
@@ -106,7 +109,13 @@ function Decisions({ decisions, targets }: DecisionsProps): JSX.Element {
         </thead>
         <tbody>
           {decisions.map((d, i) => (
-            <Row key={`${d.fingerprint} ${i}`} decision={d} target={targets.get(d.target)} axis={axis} />
+            <Row
+              key={`${d.fingerprint} ${i}`}
+              decision={d}
+              target={targets.get(d.target)}
+              node={d.node === null ? undefined : nodes.get(d.node)}
+              axis={axis}
+            />
           ))}
         </tbody>
       </table>
@@ -117,10 +126,11 @@ function Decisions({ decisions, targets }: DecisionsProps): JSX.Element {
 interface RowProps {
   decision: Decision;
   target: Target | undefined;
+  node: Node | undefined;
   axis: RatioAxis;
 }
 
-function Row({ decision, target, axis }: RowProps): JSX.Element {
+function Row({ decision, target, node, axis }: RowProps): JSX.Element {
   const { isolated, in_model: inModel, installed } = decision;
   const { verdict, why } = claims.decision(decision);
   const small = aside(decision);
@@ -131,6 +141,7 @@ function Row({ decision, target, axis }: RowProps): JSX.Element {
       </th>
       <td class="wrap">
         <span class={installed ? "kforge-good" : "kforge-quiet"}>{verdict}</span>
+        <HostCode node={node} />
         {why !== "" && `: ${why}`}
         {small !== "" && <div class="kforge-note kforge-small">{small}</div>}
       </td>

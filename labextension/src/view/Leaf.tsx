@@ -1,6 +1,7 @@
 /** One item of the drawn tree: its mark, a word or figure above its line, and what it is aloud. */
 import { Component, type JSX } from "preact";
 import * as format from "./format";
+import { hasHostCode, HOST_CODE, LETTER } from "./hostcode";
 import { COLUMN, type Item } from "./layout";
 import { Mark, radius } from "./Mark";
 import { look } from "./verdicts";
@@ -75,16 +76,20 @@ export class Leaf extends Component<Props> {
 function written({ node, folded, closed, hidden }: Item): string {
   if (node === null) return folded.length > 0 ? `${folded.length} failed` : "eager 1×";
   const said = node.speedup === null ? look(node.verdict).word : format.ratio(node.speedup);
-  return closed ? `${said} +${hidden}` : said;
+  const marked = hasHostCode(node) ? `${LETTER} ${said}` : said;
+  return closed ? `${marked} +${hidden}` : marked;
 }
 
 /** The same with everything a mark says by shape, colour, size and place. */
 export function spoken({ node, folded, closed, hidden }: Item, best: boolean, newest: boolean): string {
   if (node === null) {
-    return folded.length > 0 ? `${folded.length} failed candidates` : "eager 1×, the original";
+    if (folded.length === 0) return "eager 1×, the original";
+    const marked = folded.filter(hasHostCode).length;
+    return `${folded.length} failed candidates${marked > 0 ? `, ${marked} with ${HOST_CODE}` : ""}`;
   }
   const speed = node.speedup === null ? "" : `, ${format.ratio(node.speedup)} over eager`;
   const below = closed ? `, ${format.count(hidden, "candidate")} hidden below` : "";
+  const mark = hasHostCode(node) ? `, ${HOST_CODE}` : "";
   const first = best ? "best: " : newest ? "newest: " : "";
-  return `${first}${node.id} ${node.title}, ${look(node.verdict).word}${speed}, ${format.count(node.visits, "visit")}${below}`;
+  return `${first}${node.id} ${node.title}${mark}, ${look(node.verdict).word}${speed}, ${format.count(node.visits, "visit")}${below}`;
 }

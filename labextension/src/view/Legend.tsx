@@ -1,6 +1,7 @@
 /** What the marks of the tree mean; only those that there are. */
 import type { JSX } from "preact";
 import type { Node } from "./document";
+import { hasHostCode, LETTER } from "./hostcode";
 import type { Item } from "./layout";
 import { Mark } from "./Mark";
 import { look } from "./verdicts";
@@ -9,6 +10,7 @@ export function Legend({ nodes }: { nodes: readonly Node[] }): JSX.Element {
   const counts = new Map<Node["verdict"], number>();
   for (const node of nodes) counts.set(node.verdict, (counts.get(node.verdict) ?? 0) + 1);
   const examples = new Map(nodes.map((node) => [node.verdict, node]));
+  const marked = nodes.filter(hasHostCode);
   return (
     <ul class="kforge-marks" aria-label="What the marks mean">
       {[...counts].map(([verdict, count]) => (
@@ -16,6 +18,14 @@ export function Legend({ nodes }: { nodes: readonly Node[] }): JSX.Element {
           <Sign node={examples.get(verdict) ?? null} /> {look(verdict).word} <b>{count}</b>
         </li>
       ))}
+      {marked.length > 0 && (
+        <li>
+          <svg width="14" height="12" viewBox="-7 -6 14 12" aria-hidden="true">
+            <rect class="frame" x={-5} y={-5} width={10} height={10} />
+          </svg>{" "}
+          {LETTER}, framed: torch extension with host code <b>{marked.length}</b>
+        </li>
+      )}
       <li>larger: visited more often</li>
       <li>
         <svg width="26" height="12" aria-hidden="true">
@@ -28,7 +38,7 @@ export function Legend({ nodes }: { nodes: readonly Node[] }): JSX.Element {
 }
 
 function Sign({ node }: { node: Node | null }): JSX.Element {
-  const item = { node: node && { ...node, visits: 1 }, folded: [], closed: false } as unknown as Item;
+  const item = { node: node && { ...node, visits: 1, language: "cpp" }, folded: [], closed: false } as unknown as Item;
   return (
     <svg width="14" height="12" viewBox="-7 -6 14 12" aria-hidden="true">
       <Mark item={item} best={false} />

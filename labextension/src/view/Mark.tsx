@@ -1,5 +1,6 @@
-/** One item's mark: shape and tone by verdict, size by visits, a ring around the best. */
+/** One item's mark: shape and tone by verdict, size by visits, a ring around the best, a frame around host code. */
 import type { JSX } from "preact";
+import { hasHostCode } from "./hostcode";
 import type { Item } from "./layout";
 import { look, type Shape } from "./verdicts";
 
@@ -17,9 +18,16 @@ export function Mark({ item, best }: { item: Item; best: boolean }): JSX.Element
   return (
     <g class={`kforge-mark kforge-${tone}`}>
       {best && <circle class="halo" r={size + 4} />}
+      {hasHostCode(node) && <Frame size={size} />}
       {draw(shape, size)}
     </g>
   );
+}
+
+/** A broken line around the mark. */
+function Frame({ size }: { size: number }): JSX.Element {
+  const r = size + 2;
+  return <rect class="frame" x={-r} y={-r} width={2 * r} height={2 * r} />;
 }
 
 const ROOT_LOOK = { shape: "ring", tone: "quiet" } as const;

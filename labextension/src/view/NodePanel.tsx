@@ -5,6 +5,7 @@ import type { RunSource } from "../source";
 import type { Details, Node, RunDocument, Target } from "./document";
 import { Errors } from "./Errors";
 import * as format from "./format";
+import { HostCode, HostCodeNote, writtenAs } from "./hostcode";
 import { Judged } from "./Judged";
 import { LaunchPlan } from "./LaunchPlan";
 import { Roofline } from "./Roofline";
@@ -77,11 +78,13 @@ function Head({ node, onSelect, nodes }: PanelProps): JSX.Element {
     <>
       <h3>
         Node {node.id}: {node.title}
+        <HostCode node={node} />
       </h3>
       <p class="kforge-verdict">
         <b class={`kforge-${tone}`}>{word}</b>
         {node.reason !== "" && <>: {node.reason}</>}
       </p>
+      <HostCodeNote node={node} />
       {node.speedup !== null && (
         <p class="kforge-figures">
           <b>{format.ratio(node.speedup)}</b> over eager <span class="kforge-note">{format.interval(node.low, node.high)}</span>
@@ -102,7 +105,7 @@ function Head({ node, onSelect, nodes }: PanelProps): JSX.Element {
             </button>
           </>
         )}{" "}
-        in {node.language === "cpp" ? "C++" : node.language === "cuda" ? "CUDA" : "a CUDA extension"}
+        in {writtenAs(node)}
         {typeof node.origin["proposer"] === "string" && ` by ${node.origin["proposer"]}`}
         {" · "}
         {format.count(node.visits, "visit")}

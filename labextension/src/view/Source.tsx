@@ -6,6 +6,7 @@ import { Copy } from "./Copy";
 import { counted, difference, type Line } from "./difference";
 import type { Details, Node } from "./document";
 import { highlighted } from "./highlight";
+import { writtenAs } from "./hostcode";
 import { useDetails } from "./useDetails";
 
 interface Props {
@@ -31,7 +32,7 @@ export function Source({ node, details, source, parentJudgement, asDiff, onDiff 
           </button>
         )}
         <span class="kforge-note">
-          {text.split("\n").length} lines of {node.language === "cpp" ? "C++" : "CUDA"}
+          {text.split("\n").length} lines of {writtenAs(node)}
         </span>
         <Copy key={node.id} what="source" text={text} />
       </div>

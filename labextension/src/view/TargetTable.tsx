@@ -4,6 +4,7 @@ import { useRef, useState } from "preact/hooks";
 import { RoofBar, ShareBar, TimeBars } from "./Bars";
 import * as claims from "./claims";
 import * as format from "./format";
+import { HostCode } from "./hostcode";
 import type { Group, Key, TargetRow } from "./rows";
 
 export interface Order {
@@ -210,6 +211,7 @@ function Row({ row, largest, selected, tabStop, onFocus, onKey, onSelect }: RowP
       <td class="kforge-speed">
         {best !== null && <TimeBars times={[row.eager, row.compile, row.ours]} />}
         <Speedup row={row} />
+        <HostCode node={best} />
       </td>
       <td>
         <span class="kforge-num">{roof(row)}</span>

@@ -3,6 +3,7 @@ import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
 import type { Node } from "./document";
 import * as format from "./format";
+import { HostCode } from "./hostcode";
 import { look } from "./verdicts";
 
 /** Rows at first, and for each click on "more". */
@@ -102,6 +103,7 @@ function Row({ node, best, on, onSelect }: RowProps): JSX.Element {
                 {text}
               </button>
               {best && <b class="kforge-good"> best</b>}
+              <HostCode node={node} />
             </th>
           );
         }
