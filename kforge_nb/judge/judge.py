@@ -14,6 +14,7 @@ from kforge_nb.compilers.toolchain import find_compiler
 from kforge_nb.errors import BadInput
 from kforge_nb.judge.bench import Bench
 from kforge_nb.judge.place import Place
+from kforge_nb.judge.waste import without_waste
 from kforge_nb.profile.device import kind_of
 from kforge_nb.settings import Settings
 
@@ -76,7 +77,7 @@ class Judge:
                 device has no room for it.
             MissingTool: the baseline worker died, or the device's driver or compiler is missing.
         """
-        bench = Bench(self, self.place(target.device), target)
+        bench = Bench(self, self.place(target.device), without_waste(target))
         self.benches.add(bench)
         return bench
 

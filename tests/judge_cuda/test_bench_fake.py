@@ -192,6 +192,35 @@ def test_a_bad_candidate_ends_alone(name, bench):
     assert bench.evaluate(GOOD).verdict is Verdict.ACCEPTED
 
 
+WEAK = {
+    "zeros by construction": (torch.zeros_like, "zeros"),
+    "a constant": (torch.ones_like, "constant"),
+    "a dropout outside training": (lambda x: torch.dropout(x, 0.5, False), "input"),
+}
+
+
+@pytest.mark.parametrize("name", WEAK)
+def test_a_task_that_gives_the_answer_away_is_refused(name, place, tmp_path):
+    """Where nothing, a constant or the input would pass, no kernel is even started."""
+    function, words = WEAK[name]
+    judge = SimpleNamespace(folder=tmp_path, benches=set())
+    opened = Bench(judge, place, on_device(target_of(function, torch.randn(N))))
+    found = opened.evaluate(_candidate(one("dies")))
+    opened.close()
+
+    assert found.verdict is Verdict.WEAK_TASK
+    assert words in found.reason
+
+
+def test_faster_than_the_memory_allows_is_suspicious(bench, monkeypatch):
+    """Right, by whatever means: what moves data faster than the device can is not believed."""
+    monkeypatch.setattr(_Place, "floor_seconds", lambda *_: 1.0)
+    found = bench.evaluate(GOOD)
+
+    assert found.verdict is Verdict.SUSPICIOUS, found.reason
+    assert "faster than physics allows" in found.reason
+
+
 def test_a_hanging_candidate_is_stopped(place, bench, monkeypatch):
     """By the judge's clock, in a checked call."""
     for spare in place._spares.waiting():
