@@ -13,7 +13,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from benchmarks.prompt_targets import TrialTarget, build_target
+from benchmarks.prompt_targets import TrialTarget, build_target, captured_fingerprint
 from kforge_nb.candidates.candidate import Candidate
 from kforge_nb.candidates.plan import validate
 from kforge_nb.errors import BadInput, ContractBreach
@@ -119,6 +119,8 @@ def opened(entry: TrialTarget, threads: int) -> Iterator[Bench]:
             yield Bench(build_target(entry), None, Path(folder))
             return
         target = build_target(entry, "cuda:0" if entry.kind == "cuda" else None)
+        if entry.kind == "cpu":
+            target.fingerprint = captured_fingerprint(entry) or target.fingerprint
         with Judge(Settings(threads=threads), Path(folder)) as judge:
             yield Bench(target, judge.open(target), Path(folder))
 

@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     from kforge_nb.targets.target import Target
 
-__all__ = ["HARDER", "TRIAL", "TrialTarget", "build_target"]
+__all__ = ["HARDER", "TRIAL", "TrialTarget", "build_target", "captured_fingerprint"]
 
 Input = tuple[tuple[int, ...], str, str]
 
@@ -216,6 +216,39 @@ def build_target(entry: TrialTarget, device: str | None = None) -> Target:
     target.captured.add(inputs)
     target.captured.finish()
     return target
+
+
+def captured_fingerprint(entry: TrialTarget) -> str | None:
+    """The fingerprint that a run gives the same computation when it finds it in a model.
+
+    Recorded answers that carry it are offered again to whoever optimizes such a model.
+
+    Returns:
+        None where a run cuts the function otherwise (into several targets, or one that begins or
+        ends elsewhere), so that a kernel written for all of it would not fit.
+    """
+    import torch
+    from torch import nn
+
+    from kforge_nb.targets.partition import cut
+    from kforge_nb.workload.capture import capture_graphs, watch
+
+    class Calls(nn.Module):
+        def forward(self, *inputs: torch.Tensor) -> Any:
+            return entry.fn(*inputs)
+
+    module = Calls()
+    inputs = [_tensor(*given, "cpu", seed) for seed, given in enumerate(entry.inputs)]
+    torch._dynamo.reset()
+    with torch.no_grad():
+        workload = capture_graphs(watch(lambda: module(*inputs)))
+    if len(workload.graphs) != 1:
+        return None
+    graph = workload.graphs[0].gm
+    found = cut(graph, workload.graphs[0].example_inputs)
+    given = [node.name for node in graph.graph.nodes if node.op == "placeholder"]
+    whole = len(found) == 1 and [node.name for node in found[0].inputs] == given
+    return found[0].fingerprint if whole else None
 
 
 def _tensor(shape: tuple[int, ...], dtype: str, holds: str, device: str, seed: int) -> torch.Tensor:

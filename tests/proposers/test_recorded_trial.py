@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from benchmarks.prompt_faults import FAULTS, label_of, plant, sound_answer
-from benchmarks.prompt_targets import TRIAL, TrialTarget, build_target
+from benchmarks.prompt_targets import TRIAL, TrialTarget, build_target, captured_fingerprint
 from kforge_nb.candidates.candidate import Candidate
 from kforge_nb.proposers.protocol import Attempt, Failure, Refusal, Request
 from kforge_nb.proposers.replay import ReplayProposer
@@ -38,6 +38,21 @@ def test_every_recorded_answer_is_read_and_keeps_its_place(entry: TrialTarget) -
     assert [s.parent for s in steps] == [e.parent for e in mine]
     known = {s.digest for s in steps}
     assert all(s.parent is None or s.parent in known for s in steps)
+
+
+@pytest.mark.parametrize(
+    "name", ["rms_norm_bf16", "batch_norm_add_relu", "group_norm_last", "max_pool"]
+)
+def test_a_model_of_the_same_shapes_gets_the_recorded_answers(name: str) -> None:
+    """The recording goes by the fingerprints of a run, so that a user's ``replay`` finds it."""
+    entry = next(e for e in TRIAL if e.name == name)
+    target = build_target(entry)
+    assert ReplayProposer(RECORDED).supports(target) is not None  # the trial's own numbering
+
+    target.fingerprint = captured_fingerprint(entry) or ""
+    proposer = ReplayProposer(RECORDED)
+    assert proposer.supports(target) is None
+    assert len(proposer.steps(target)) == sum(e.target == name for e in RECORDED.entries)
 
 
 def test_a_search_gets_all_of_a_recording_by_asking() -> None:

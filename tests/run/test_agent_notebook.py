@@ -6,11 +6,15 @@ import shutil
 from pathlib import Path
 
 import pytest
+import torch
 
 nbformat = pytest.importorskip("nbformat")  # a bare GPU server has no Jupyter
 NotebookClient = pytest.importorskip("nbclient").NotebookClient
 
-NOTEBOOKS = Path(__file__).parents[2] / "notebooks"
+ROOT = Path(__file__).parents[2]
+NOTEBOOKS = ROOT / "notebooks"
+RECORDING = Path("docs", "results", "2026-11-30-prompt_trial-transcript.json")
+RIGHT = {"accepted", "slower", "undecided"}
 
 
 def outputs(cell):
@@ -22,15 +26,22 @@ def outputs(cell):
 
 @pytest.mark.slow
 def test_the_agent_notebook_runs_and_shows_cost_against_speed_up(tmp_path, monkeypatch):
-    """No cell fails; failures of the script are told; money and gain are in tables and a plot."""
+    """No cell fails; failures of the script are told; money and gain are in tables and a plot.
+
+    The recorded kernels of a strong model get this machine's verdict, and no price.
+    """
+    folder, recording = tmp_path / "notebooks", tmp_path / RECORDING
+    folder.mkdir()
+    recording.parent.mkdir(parents=True)
+    shutil.copy(ROOT / RECORDING, recording)
     for name in ("agent.ipynb", "scripted_endpoint.py"):
-        shutil.copy(NOTEBOOKS / name, tmp_path / name)
+        shutil.copy(NOTEBOOKS / name, folder / name)
     monkeypatch.setenv("KFORGE_HOME", str(tmp_path / "home"))
     monkeypatch.setenv("IPYTHONDIR", str(tmp_path / "ipython"))
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
-    notebook = nbformat.read(tmp_path / "agent.ipynb", as_version=4)
-    NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(tmp_path)}}).execute()
+    notebook = nbformat.read(folder / "agent.ipynb", as_version=4)
+    NotebookClient(notebook, timeout=240, resources={"metadata": {"path": str(folder)}}).execute()
 
     shown = {cell.source: outputs(cell) for cell in notebook.cells if cell.cell_type == "code"}
 
@@ -47,9 +58,30 @@ def test_the_agent_notebook_runs_and_shows_cost_against_speed_up(tmp_path, monke
     assert "format" in costs
     assert "propose" in costs
     assert text_of("again.nodes") == "True"
-    saved = tmp_path / ".kforge" / "agent.kforge.json"
+    saved = folder / ".kforge" / "agent.kforge.json"
     assert '"openai"' in saved.read_text()
     assert "not-needed-here" not in saved.read_text()
+    check_the_recorded_kernels(text_of("pd.DataFrame(rows)"), text_of("kernels did not compile"))
+
+
+def check_the_recorded_kernels(table, failed):
+    """Each of the five has its verdict and estimates; where they do not compile, it says why."""
+    rows = [line.split() for line in table.splitlines() if " 0." in line]
+    asked, here = [row[2] for row in rows], [row[4] for row in rows]
+    assert len(rows) == 5
+    assert asked[:3] == ["draft", "optimise", "planted"]
+    assert "repair" in asked
+    assert "(estimate)" in table
+    assert table.count("not counted") == 5
+    assert failed.rstrip().endswith("calls that were paid for: 0")
+    if torch.backends.cpu.get_cpu_capability() == "AVX512":
+        assert "0 of 5 kernels did not compile here" in failed
+        expected = [{"wrong"} if word == "planted" else RIGHT for word in asked]
+        assert all(word in right for word, right in zip(here, expected, strict=True)), table
+    else:
+        assert "5 of 5 kernels did not compile here" in failed
+        assert set(here) == {"compile_failed"}
+        assert "target specific option mismatch" in failed
 
 
 def test_the_agent_notebook_is_committed_without_outputs():
