@@ -1,0 +1,99 @@
+"""Whose keys are pressed in a view inside a notebook's output, in a real JupyterLab."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import nbformat
+import pytest
+
+pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
+
+EXAMPLE = Path(__file__).parents[1] / "store" / "fixtures" / "example.kforge.json"
+LIVE = f"""
+import json
+from kforge_nb.view.live import open_view
+
+document = json.load(open({str(EXAMPLE)!r}))
+view = open_view(document["details"].get, lambda asked: None)
+view.publish({{**document, "state": "searching", "whole": []}})
+view.display()
+"""
+SAVED = f"""
+import json
+from IPython.display import display
+
+document = json.load(open({str(EXAMPLE)!r}))
+display({{"application/vnd.kforge.run+json": document, "text/plain": "a run"}}, raw=True)
+"""
+FOCUSED = {
+    "a row": 'tr[data-target][tabindex="0"]',
+    "a sort header": ".kforge-sort",
+    "a tree item": '[role="treeitem"][tabindex="0"]',
+    "a button": ".kforge-tools button",
+    "a tab": '[role="tab"][tabindex="0"]',
+    "a text box": 'input[type="search"]',
+}
+NOTEBOOK = "jupyterapp.shell.currentWidget"
+
+
+@pytest.fixture(scope="module")
+def notebook(browser, lab):
+    """A page with a live view in its first cell, a saved one in its second, and a third cell."""
+    sources = [LIVE, SAVED, "1"]
+    made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(s) for s in sources])
+    made.metadata["kernelspec"] = {
+        "name": "python3",
+        "display_name": "Python 3",
+        "language": "python",
+    }
+    nbformat.write(made, lab[1] / "keys.ipynb")
+    context = browser.new_context(viewport={"width": 1300, "height": 1000})
+    page = context.new_page()
+    page.goto(f"{lab[0]}lab/tree/keys.ipynb?reset")
+    idle = f"window.jupyterapp && {NOTEBOOK}?.sessionContext?.session?.kernel?.status === 'idle'"
+    page.wait_for_function(idle, timeout=60_000)
+    page.evaluate("void jupyterapp.commands.execute('notebook:run-all-cells')")
+    page.get_by_role("region", name="Run minilm").nth(1).wait_for(timeout=60_000)
+    yield page
+    page.evaluate("jupyterapp.serviceManager.sessions.shutdownAll()")
+    context.close()
+
+
+def state(page):
+    """Ids of the cells, which of them is active, and the notebook's mode."""
+    return page.evaluate(
+        f"""() => {{
+          const {{ widgets, activeCellIndex, mode }} = {NOTEBOOK}.content;
+          return [widgets.map((cell) => cell.model.id), activeCellIndex, mode];
+        }}"""
+    )
+
+
+def focused_in_view(page, view):
+    """Whether what has the focus is inside the view."""
+    return view.evaluate("view => view.contains(document.activeElement)")
+
+
+@pytest.mark.parametrize("mount", ["live", "saved"])
+@pytest.mark.parametrize("place", FOCUSED)
+def test_keys_in_a_view_do_nothing_to_cells_and_control_s_saves(notebook, mount, place, eventually):
+    """Insert, delete, cut, run and walk are held off wherever the focus is; saving is not."""
+    view = notebook.get_by_role("region", name="Run minilm").nth(["live", "saved"].index(mount))
+    stop = view.locator(FOCUSED[place]).first
+    stop.focus()
+    before = state(notebook)
+    for key in ("b", "a", "d", "d", "x", "z", "ArrowDown", "ArrowUp", "Shift+Enter"):
+        notebook.keyboard.press(key)
+        assert focused_in_view(notebook, view), key
+    stop.focus()
+    for key in ("Control+Enter", "Alt+Enter", "Control+Shift+ArrowDown", "Enter"):
+        notebook.keyboard.press(key)
+    notebook.evaluate("() => new Promise(done => setTimeout(done, 300))")
+    assert state(notebook) == before
+    assert view.count() == 1
+
+    stop.focus()
+    notebook.evaluate(f"() => {{ {NOTEBOOK}.context.model.dirty = true; }}")
+    notebook.keyboard.press("Control+s")
+    eventually(lambda: not notebook.evaluate(f"{NOTEBOOK}.context.model.dirty"), seconds=20)
