@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from kforge_nb.guard.accepted import Accepted
+    from kforge_nb.guard.missed import Place
     from kforge_nb.workload.calls import ModuleCall
 
 __all__ = ["Applied", "apply", "compiled_copy", "installed"]
@@ -87,9 +88,11 @@ class Applied:
     def counters(self) -> dict[str, Any]:
         """What happened since installation: launches, copies, fallbacks by reason, calls.
 
-        ``replayed`` counts runs of kernels inside CUDA graphs, which the launch op does not see.
-        ``kernels`` has one entry for each kernel, ``calls`` counts module calls: ``compiled`` ran
-        compiled graphs, ``bypassed`` ran plain although kforge is installed, ``hooked`` ran plain
+        ``replayed`` counts runs of kernels inside CUDA graphs, which the launch op does not see;
+        ``fallbacks`` are runs of an original at a kernel's place, also in graphs that were compiled
+        without the kernel. ``kernels`` has one entry for each kernel. ``calls`` counts module
+        calls: ``compiled`` ran compiled graphs, ``original`` of these had a place in them that ran
+        an original, ``bypassed`` ran plain although kforge is installed, ``hooked`` ran plain
         because hooks were added.
         """
         kernels, fallbacks = [], Counter[str]()
@@ -97,6 +100,9 @@ class Applied:
             now, base = launch.counters(handle), self._base[handle]
             reasons = Counter(now["fallbacks"])
             reasons.subtract(base["fallbacks"])
+            reasons += self.backend.missed(fingerprint)
+            for call in self.guarded:
+                reasons += Counter(call.went_past(fingerprint))
             found = launch.kernel(handle)
             fallbacks.update(+reasons)
             kernels.append(
@@ -115,6 +121,7 @@ class Applied:
             name: sum(getattr(call, name) for call in self.guarded)
             for name in ("calls", "compiled", "bypassed", "hooked")
         }
+        calls["original"] = self.backend.original
         return {**totals, "fallbacks": dict(fallbacks), "calls": calls, "kernels": kernels}
 
     def report(self) -> dict[str, Any]:
@@ -199,6 +206,7 @@ def apply(
     rest: str = "eager",
     *,
     calls: Sequence[ModuleCall] = (),
+    others: Iterable[Place] = (),
 ) -> Applied:
     """Run guarded kernels in these modules from now on, in place.
 
@@ -209,6 +217,7 @@ def apply(
             recommends it where the untouched model is fastest).
         calls: recorded calls; those of each module choose its shape policy and warm it up, so that
             the user's next call is fast.
+        others: targets that keep their original on purpose, so that they count as no fallbacks.
 
     Raises:
         BadInput: no module, an unknown rest, or a module that Dynamo cannot compile in place.
@@ -221,7 +230,7 @@ def apply(
         _check(module)
     if rest == "none":
         return Applied([], Backend([], "eager"))
-    backend = Backend(accepted, rest)
+    backend = Backend(accepted, rest, others=others)
     guarded = [_guard(module, backend, calls) for module in wanted]
     applied = Applied(guarded, backend)
     for call in guarded:
@@ -236,6 +245,7 @@ def compiled_copy(
     rest: str = "eager",
     *,
     calls: Sequence[ModuleCall] = (),
+    others: Iterable[Place] = (),
 ) -> torch.nn.Module:
     """A copy of the model that runs guarded kernels, sharing every parameter and buffer.
 
@@ -246,7 +256,7 @@ def compiled_copy(
     twin = copy.deepcopy(model, {id(t): t for t in _tensors(model)})
     own = [call for call in calls if call.module is model]
     moved = [_moved(call, twin) for call in own]
-    apply([twin], accepted, rest, calls=moved)
+    apply([twin], accepted, rest, calls=moved, others=others)
     return twin
 
 

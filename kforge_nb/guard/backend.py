@@ -16,8 +16,10 @@ from torch._guards import TracingContext
 from torch.utils._pytree import tree_leaves
 
 from kforge_nb.errors import BadInput, KForgeError
+from kforge_nb.guard import launch
 from kforge_nb.guard.accepted import Accepted
 from kforge_nb.guard.marks import as_dynamos
+from kforge_nb.guard.missed import Missed, Place, missed_in
 from kforge_nb.guard.policy import rest_compiler
 from kforge_nb.guard.replay import Replay
 from kforge_nb.targets import partition, rewrite
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
 
     from torch import fx
 
+    from kforge_nb.guard.entry import GuardedCall
     from kforge_nb.targets.partition import Cut
     from kforge_nb.targets.target import Granularity
     from kforge_nb.workload.calls import ModuleCall
@@ -53,7 +56,8 @@ class GraphReport:
     """What the backend did with one graph.
 
     ``replaced`` counts occurrences by fingerprint; ``reasons`` says in words what was not done.
-    ``replay`` is the graph's CUDA graph, where the rest has one.
+    ``replay`` is the graph's CUDA graph, where the rest has one; ``missed`` are places of kernels
+    that run their original on every call of the graph.
     """
 
     index: int
@@ -63,6 +67,7 @@ class GraphReport:
     reasons: list[str] = field(default_factory=list)
     calls: int = 0
     replay: Replay | None = None
+    missed: Missed = field(default_factory=dict)
 
     @property
     def remarks(self) -> list[str]:
@@ -77,13 +82,16 @@ class Backend:
     Args:
         accepted: kernels to install, at most one for each target.
         rest: what compiles the remaining graph.
+        others: targets that keep their original on purpose, which are no fallbacks.
 
     Raises:
         BadInput: an unknown rest, or two kernels for one target.
         MissingTool: there is no C++ compiler for the launch op.
     """
 
-    def __init__(self, accepted: Iterable[Accepted], rest: str = "eager") -> None:
+    def __init__(
+        self, accepted: Iterable[Accepted], rest: str = "eager", *, others: Iterable[Place] = ()
+    ) -> None:
         self.accepted: dict[str, Accepted] = {}
         for kernel in accepted:
             if kernel.target_fingerprint in self.accepted:
@@ -101,6 +109,11 @@ class Backend:
                 self.refused[fingerprint] = str(problem)
         self.calls = 0
         self.codes: set[types.CodeType] = set()
+        self.users: list[GuardedCall] = []
+        self.original = 0
+        self._turn = -1
+        self._others = tuple(others)
+        self._kernels: tuple[Place, ...] | None = None
 
     def __call__(
         self, gm: fx.GraphModule, example_inputs: list[Any], **_: Any
@@ -112,8 +125,10 @@ class Backend:
         self.graphs.append(report)
         if gradient_needed(gm, example_inputs):
             report.reasons.append("a gradient is needed: the graph is left unmodified")
+            self._look_for_missed(gm, example_inputs, report, gradient=True)
             return self._counted(self._rest(gm, example_inputs, report), report)
         rewritten = self._rewrite(gm, example_inputs, report)
+        self._look_for_missed(gm, example_inputs, report)
         return self._counted(self._rest(rewritten, example_inputs, report), report)
 
     def _give_back(self) -> None:
@@ -184,13 +199,70 @@ class Backend:
             if report.replay is not None:
                 report.replay.release()
 
+    def _look_for_missed(
+        self,
+        gm: fx.GraphModule,
+        example_inputs: Sequence[Any],
+        report: GraphReport,
+        *,
+        gradient: bool = False,
+    ) -> None:
+        """Once a graph: which kernels have a place in it that runs the original, and why."""
+        if not self.users or self.handles.keys() <= report.replaced.keys():
+            return
+        if self._kernels is None:
+            self._kernels = tuple(
+                Place.of(f, launch.kernel(handle).reference, self.accepted[f].inputs)
+                for f, handle in self.handles.items()
+            )
+        installed = {self.accepted[f].granularity for f in self.handles}
+        try:
+            report.missed = missed_in(
+                gm,
+                example_inputs,
+                self._kernels,
+                self._others,
+                [g for g in ORDER if g in installed],
+                replaced=report.replaced,
+                gradient=gradient,
+            )
+        except Exception as problem:  # noqa: BLE001 (what cannot be counted must not fail a call)
+            report.reasons.append(
+                f"calls of it that run originals are not counted ({type(problem).__name__})"
+            )
+
+    def missed(self, fingerprint: str) -> Counter[str]:
+        """How often a target's original ran in graphs without its launch, by reason."""
+        found: Counter[str] = Counter()
+        for graph in self.graphs:
+            for reason, places in graph.missed.get(fingerprint, {}).items():
+                found[reason] += graph.calls * places
+        return +found
+
+    def places(self, since: int) -> Counter[str]:
+        """Places of each target, launched or not, in what ran of the graphs from ``since`` on."""
+        found: Counter[str] = Counter()
+        for graph in self.graphs[since:]:
+            for fingerprint, count in graph.replaced.items():
+                found[fingerprint] += graph.calls * count
+            for fingerprint, reasons in graph.missed.items():
+                found[fingerprint] += graph.calls * sum(reasons.values())
+        return found
+
     def _counted(self, run: Callable[..., Any], report: GraphReport) -> Callable[..., Any]:
         def counted(*args: Any) -> Any:
             self.calls += 1
             report.calls += 1
             return run(*args)
 
-        return counted
+        def counted_as_missed(*args: Any) -> Any:
+            turn = sum(user.calls for user in self.users)
+            if turn != self._turn:  # the first such graph of this call of a module
+                self._turn = turn
+                self.original += 1
+            return counted(*args)
+
+        return counted_as_missed if report.missed else counted
 
 
 def gradient_needed(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> bool:

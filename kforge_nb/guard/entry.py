@@ -19,6 +19,7 @@ import torch
 from torch._dynamo.exc import TorchDynamoException
 from torch.utils.hooks import RemovableHandle
 
+from kforge_nb.guard.missed import HOOKED, UNCOMPILED
 from kforge_nb.guard.policy import FIXED_SHAPES
 from kforge_nb.workload.fixed_sizes import compiled
 
@@ -65,7 +66,9 @@ class GuardedCall:
     not (recompile limit, nothing to compile), ``hooked`` those that ran plain because hooks were
     added after installation, which compiled code would not call. ``grown`` says that more shapes
     came than are compiled one by one, so that symbolic graphs took over; ``untraceable`` why Dynamo
-    is no longer tried. ``before`` is what stood in the module when ``owner`` installed this call.
+    is no longer tried. ``places`` is how often one call meets each kernel's target, as far as calls
+    that compiled something have shown. ``before`` is what stood in the module when ``owner``
+    installed this call.
     """
 
     def __init__(self, module: torch.nn.Module, backend: Backend, dynamic: bool | None) -> None:
@@ -78,6 +81,8 @@ class GuardedCall:
         self.calls = self.compiled = self.bypassed = self.hooked = self.compiles = 0
         self.failures = 0
         self.grown, self.untraceable = False, ""
+        self.places: dict[str, int] = {}
+        backend.users.append(self)
         self._hooks = hook_counts(module)
         self._hook_id = RemovableHandle.next_id
         self._new_hooks = False
@@ -114,7 +119,7 @@ class GuardedCall:
         else:
             self.compiled += 1
         if len(backend.graphs) != seen:
-            self._compiled_again()
+            self._compiled_again(seen)
         return result
 
     def _plain(self, problem: Exception, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -127,13 +132,23 @@ class GuardedCall:
             self.untraceable = f"{type(problem).__name__}: {lines[0][:200]}"
         return result
 
+    def went_past(self, fingerprint: str) -> dict[str, int]:
+        """How often a kernel's original ran because calls ran plain, by reason.
+
+        Where nothing was ever compiled, so that its places are not known, a call counts as one.
+        """
+        places = self.places.get(fingerprint, 0) if self.compiles else 1
+        return {UNCOMPILED: self.bypassed * places, HOOKED: self.hooked * places}
+
     def release(self) -> None:
         """Drop compiled code that sits on code objects of the module itself."""
         for code in self.backend.codes - {*self.codes}:
             torch._dynamo.reset_code(code)  # type: ignore[attr-defined]
 
-    def _compiled_again(self) -> None:
+    def _compiled_again(self, seen: int) -> None:
         self.compiles += 1
+        for fingerprint, count in self.backend.places(seen).items():
+            self.places[fingerprint] = max(count, self.places.get(fingerprint, 0))
         if self.dynamic is False and self.compiles > FIXED_SHAPES:
             self.grown = True
             self.call = self._compile(None)

@@ -14,17 +14,19 @@ from kforge_nb.run.building import INSTALLABLE, build_for_model
 from kforge_nb.run.devices import check_same_gpu
 from kforge_nb.run.reload import target_of
 from kforge_nb.search.tree import has_host_code
+from kforge_nb.targets.document import target_from_document
 from kforge_nb.workload.devices import memory_told
 
 if TYPE_CHECKING:
     from kforge_nb.guard.accepted import Accepted
     from kforge_nb.guard.decide import GuardReport
+    from kforge_nb.guard.missed import Place
     from kforge_nb.run.conductor import Conductor
     from kforge_nb.run.record import Record
     from kforge_nb.run.work import Work
     from kforge_nb.targets.target import Target
 
-__all__ = ["guard_stage", "installed_kernels", "winner_of"]
+__all__ = ["guard_stage", "installed_kernels", "places_of", "winner_of"]
 
 
 def guard_stage(conductor: Conductor) -> str:
@@ -58,6 +60,21 @@ def installed_kernels(record: Record) -> list[Accepted]:
         if decision["installed"]:
             target = target_of(record, decision["target"])
             found.append(_kernel(record, target, decision["node"]))
+    return found
+
+
+def places_of(record: Record) -> list[Place]:
+    """Where all targets of a run stand in graphs, also those without a kernel.
+
+    Raises DocumentError when the store is damaged.
+    """
+    from kforge_nb.guard.missed import Place
+
+    found = []
+    for row in record.store.targets(record.id):
+        target = target_from_document(row["files"]["document"]) if row["files"] else None
+        graph, inputs = (target.graph, target.inputs) if target else (None, ())
+        found.append(Place.of(row["fingerprint"], graph, inputs))
     return found
 
 

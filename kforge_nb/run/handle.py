@@ -210,13 +210,16 @@ class Run(RunView):
         untouched model.
         """
         from kforge_nb.guard import apply as guard_apply
+        from kforge_nb.run.guarding import places_of
 
         kernels = self._accepted()
         chosen = self._modules(modules)
         chosen_rest = self._rest(rest)
         self.undo()
         calls = self.workload.calls if self.workload else ()
-        applied = guard_apply.apply(chosen, kernels, chosen_rest, calls=calls)
+        applied = guard_apply.apply(
+            chosen, kernels, chosen_rest, calls=calls, others=places_of(self.record)
+        )
         _applied[self.id] = applied
         return applied
 
@@ -249,9 +252,16 @@ class Run(RunView):
     def compile(self, model: torch.nn.Module, *, rest: str = "auto") -> Any:
         """A compiled copy of ``model`` with the installed kernels; the model is not touched."""
         from kforge_nb.guard import apply as guard_apply
+        from kforge_nb.run.guarding import places_of
 
         calls = self.workload.calls if self.workload else ()
-        return guard_apply.compiled_copy(model, self._accepted(), self._rest(rest), calls=calls)
+        return guard_apply.compiled_copy(
+            model,
+            self._accepted(),
+            self._rest(rest),
+            calls=calls,
+            others=places_of(self.record),
+        )
 
     # -- showing it ------------------------------------------------------------------------
 

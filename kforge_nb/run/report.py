@@ -68,6 +68,8 @@ class GuardSummary:
     def _closing(self) -> list[str]:
         lines = []
         fidelity, advice = self.document["fidelity"], self.document["recommendation"]
+        if ran := claims.at_run_time(self.document["counters"]):
+            lines.append(ran)
         if fidelity:
             note = fidelity.get("note", "")
             lines.append(f"fidelity: {claims.fidelity(fidelity)}{f'. {note}' if note else ''}")

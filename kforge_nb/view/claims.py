@@ -13,6 +13,7 @@ from kforge_nb.view import words
 
 __all__ = [
     "Claim",
+    "at_run_time",
     "claim",
     "counted",
     "fidelity",
@@ -121,6 +122,25 @@ def counted(found: Mapping[str, Any] | None) -> str:
         f"off: {note}" if note else "",
     ]
     return ", ".join(part for part in parts if part)
+
+
+def at_run_time(counters: Mapping[str, Any] | None) -> str:
+    """Calls of the model since ``apply()``: what ran compiled, and what went past the kernels.
+
+    Empty where nothing was counted.
+    """
+    calls = (counters or {}).get("calls")
+    if not isinstance(calls, Mapping) or not {"calls", "compiled"} <= calls.keys():
+        return ""
+    past = [
+        (calls.get("original"), "of these with the original at a kernel's place"),
+        (calls.get("bypassed"), "ran plain, past the kernels"),
+        (calls.get("hooked"), "ran plain because of hooks added later"),
+    ]
+    rest = [f"{n:,} {text}" for n, text in past if isinstance(n, int) and n > 0]
+    ran = f"{words.count(calls['calls'], 'call')} of the model since apply()"
+    compiled = f"{calls['compiled']:,} compiled"
+    return f"At run time: {', '.join([ran, compiled, *rest])}."
 
 
 def launch_bound(document: Mapping[str, Any]) -> str:

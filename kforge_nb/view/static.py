@@ -151,7 +151,8 @@ def _decisions(document: Document) -> str:
     table = _table("Guard", [*head, *(["at run time"] if counted else [])], rows, numbers={2, 3, 4})
     left = len(ranked) - len(shown)
     more = f"<p>{left} more kept original without a kernel to try.</p>" if left else ""
-    return table + more
+    ran = claims.at_run_time(document["counters"])
+    return table + more + (f"<p>{escape(ran)}</p>" if ran else "")
 
 
 def _whole(document: Document) -> str:

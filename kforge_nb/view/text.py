@@ -84,7 +84,8 @@ def _decisions(document: Document) -> str:
     ]
     left = len(document["decisions"]) - len(tried)
     untried = f"{words.count(left, 'target')} without an accepted kernel, left original"
-    return "\n".join(filter(None, [_align(rows), untried if left else ""]))
+    ran = claims.at_run_time(document["counters"])
+    return "\n".join(filter(None, [_align(rows), untried if left else "", ran]))
 
 
 def _notes(document: Document) -> str:

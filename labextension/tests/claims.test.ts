@@ -15,6 +15,9 @@ test("run-time counters are told as Python tells them", () => {
   for (const { counters, text } of expected.counted) {
     expect(claims.counted(counters as unknown as Parameters<typeof claims.counted>[0])).toBe(text);
   }
+  for (const [counters, text] of expected.at_run_time) {
+    expect(claims.atRunTime(counters as Parameters<typeof claims.atRunTime>[0])).toBe(text);
+  }
 });
 
 test("being launch-bound is told as Python tells it", () => {

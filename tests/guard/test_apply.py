@@ -48,7 +48,8 @@ def test_apply_and_undo(guarded, x):
     check(model, twin, x)
     counters = applied.counters()
     assert (counters["launches"], counters["fallbacks"]) == (6, {})
-    assert counters["calls"] == {"calls": 2, "compiled": 2, "bypassed": 0, "hooked": 0}
+    calls = {"calls": 2, "compiled": 2, "original": 0, "bypassed": 0, "hooked": 0}
+    assert counters["calls"] == calls
     assert sorted(row["launches"] for row in counters["kernels"]) == [2, 2, 2]
     assert applied.undo() == []
     assert model._compiled_call_impl is None

@@ -29,6 +29,8 @@ def test_claims_are_made_as_the_browser_makes_them(document):
         assert claims.versus({"ratio": ratio, "low": low, "high": high}, "eager") == text
     for case in EXPECTED["counted"]:
         assert claims.counted(case["counters"]) == case["text"]
+    for counters, text in EXPECTED["at_run_time"]:
+        assert claims.at_run_time(counters) == text
     document["workload"]["launch_bound"] = True
     document["device"] = {"kind": "cuda"}
     assert claims.launch_bound(document) == EXPECTED["launch_bound"]

@@ -188,18 +188,6 @@ function aside({ fidelity, counters }: Decision): string {
 
 /** Calls of the modules since `apply()`: what ran compiled, and what went past the kernels. */
 function AtRunTime({ document }: { document: RunDocument }): JSX.Element | null {
-  const calls = document.counters?.["calls"];
-  if (typeof calls !== "object" || calls === null) return null;
-  const { calls: total, compiled, bypassed, hooked } = calls as Record<string, unknown>;
-  if (typeof total !== "number" || typeof compiled !== "number") return null;
-  const past = [
-    [bypassed, "ran plain, past the kernels"],
-    [hooked, "ran plain because of hooks added later"],
-  ].filter((pair): pair is [number, string] => typeof pair[0] === "number" && pair[0] > 0);
-  return (
-    <p class="kforge-note">
-      At run time: {format.count(total, "call")} of the model since apply(), {format.thousands(compiled)} compiled
-      {past.map(([n, text]) => `, ${format.thousands(n)} ${text}`)}.
-    </p>
-  );
+  const ran = claims.atRunTime(document.counters);
+  return ran === "" ? null : <p class="kforge-note">{ran}</p>;
 }

@@ -107,12 +107,37 @@ export function counted(found: Decision["counters"]): string {
     .join(", ");
 }
 
+/** Calls of the model since `apply()`, and how many went past kernels; empty where nothing was counted. */
+export function atRunTime(counters: RunDocument["counters"]): string {
+  const calls = counters?.["calls"];
+  if (typeof calls !== "object" || calls === null) return "";
+  const { calls: total, compiled, original, bypassed, hooked } = calls as Record<string, unknown>;
+  if (typeof total !== "number" || typeof compiled !== "number") return "";
+  const past = [
+    [original, "of these with the original at a kernel's place"],
+    [bypassed, "ran plain, past the kernels"],
+    [hooked, "ran plain because of hooks added later"],
+  ].filter((pair): pair is [number, string] => typeof pair[0] === "number" && pair[0] > 0);
+  const parts = [
+    `${format.count(total, "call")} of the model since apply()`,
+    `${format.thousands(compiled)} compiled`,
+    ...past.map(([n, text]) => `${format.thousands(n)} ${text}`),
+  ];
+  return `At run time: ${parts.join(", ")}.`;
+}
+
 /** What became of a target, in words. */
 export function state(target: Target, tried: number): string {
   const reason = target.state_reason;
   if (target.vendor && tried === 0) return reason || "not searched (vendor op)";
-  const words = tried === 0 ? target.state : `${target.state}, ${format.count(tried, "candidate")}`;
+  const now = standing(target);
+  const words = tried === 0 ? now : `${now}, ${format.count(tried, "candidate")}`;
   return reason === "" ? words : `${words}: ${reason}`;
+}
+
+/** A target's state, or what its own Pause or Stop has made of it. */
+export function standing(target: Target): string {
+  return target.stopping === true ? "stopping" : target.paused === true ? "paused" : target.state;
 }
 
 /** What being launch-bound means and what to do about it; empty where the run is not. */
