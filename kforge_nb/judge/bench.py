@@ -405,7 +405,8 @@ class Bench:
     ) -> Evaluation:
         floor = self._place.floor_seconds(self.target, self._slots)
         ruled = ruling.rule(self.target, comparison, sessions, floor)
-        bandwidth = self._place.calibration.bandwidth_gbs
+        limits = self._place.calibration
+        bandwidth = 0.0 if limits.busy else limits.bandwidth_gbs  # a share of what nobody knows
         return record.evaluation(
             ruled.verdict,
             ruled.reason,

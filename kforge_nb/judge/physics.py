@@ -13,6 +13,7 @@ __all__ = ["device_floor_seconds", "floor_seconds", "moved_bytes"]
 
 _SLACK = 2.0  # how much faster than the calibrated copy reading or writing alone may be
 _LEAST_FAR, _LEAST_NEAR = 25.0, 100.0  # GB/s that any machine may have, whatever was calibrated
+_BUSY = 2.0  # times so many where the calibration says itself that it is too low
 _DEVICE_SLACK = 1.3
 _PARTS = re.compile(
     r"getitem|slice|narrow|select|index|gather|embedding|take|chunk|split|unbind|where|mask|tri[lu]|"
@@ -48,8 +49,9 @@ def device_floor_seconds(target: Target, calibration: Calibration) -> float:
     enough for reading alone, which is faster than copying. What was written may still be in the
     second-level cache when the call ends, so outputs count by the fastest copy of any size.
     """
-    far = max(calibration.bandwidth_gbs, _LEAST_FAR)
-    near = max(far, *calibration.bandwidth_by_bytes.values(), _LEAST_NEAR)
+    least_far, least_near = _least(calibration)
+    far = max(calibration.bandwidth_gbs, least_far)
+    near = max(far, *calibration.bandwidth_by_bytes.values(), least_near)
     inputs = _bytes(target.inputs) if _all_read(target) else 0
     return (inputs / far + _bytes(target.outputs) / near) * 1e-9 / _DEVICE_SLACK
 
@@ -60,12 +62,21 @@ def floor_seconds(target: Target, rotated_bytes: int, calibration: Calibration) 
     Inputs come from ``rotated_bytes`` of memory that timed calls go through in turn, so the copy of
     that size was calibrated for them; outputs may stay in the nearest cache, so the fastest copy of
     any size is. A calibration taken while other programs kept the machine busy is far too low, and
-    an honest kernel must not look impossible for it: the speeds have a floor of their own.
+    an honest kernel must not look impossible for it: the speeds have a floor of their own, twice as
+    high where the calibration says that it was disturbed. It is never 0: data cannot be moved at
+    any speed, whatever else ran.
     """
     speeds = {**calibration.bandwidth_by_bytes} or {0: calibration.bandwidth_gbs}
     fitting = [size for size in speeds if size <= rotated_bytes] or [min(speeds)]
-    far = max(speeds[max(fitting)], _LEAST_FAR)
-    near = max(_LEAST_NEAR, *speeds.values())
+    least_far, least_near = _least(calibration)
+    far = max(speeds[max(fitting)], least_far)
+    near = max(least_near, *speeds.values())
     outputs = _bytes(target.outputs)
     inputs = moved_bytes(target) - outputs
     return (inputs / far + outputs / near) * 1e-9 / _SLACK
+
+
+def _least(calibration: Calibration) -> tuple[float, float]:
+    """GB/s, from memory and from caches, that this machine is taken to have in any case."""
+    factor = _BUSY if calibration.busy else 1.0
+    return _LEAST_FAR * factor, _LEAST_NEAR * factor

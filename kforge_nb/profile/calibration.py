@@ -1,4 +1,8 @@
-"""What this device can do at best: a copy and a matrix product, measured once and cached."""
+"""What this device can do at best: a copy and a matrix product, measured once and cached.
+
+On a busy machine even the best of many samples may be far too low. Such a calibration says so
+(``busy``): it is a bound from below, good for showing and for no decision that ends a search.
+"""
 
 from __future__ import annotations
 
@@ -7,27 +11,32 @@ import json
 import math
 import os
 import tempfile
+import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
 
 from kforge_nb.errors import BadInput
 from kforge_nb.profile.device import facts, kind_of
-from kforge_nb.profile.remembered import merged, recall, remember
-from kforge_nb.profile.timing import ForeignLoad, interleaved_us, sample_us
+from kforge_nb.profile.reached import fastest_us, implausible, monotone, suspect
+from kforge_nb.profile.remembered import RETRY_S, merged, recall, remember
+from kforge_nb.profile.timing import ForeignLoad, sample_us
 from kforge_nb.settings import cache_dir
 
 __all__ = ["Calibration", "calibrate"]
 
-SCHEMA = "kforge.calibration/2"
+SCHEMA = "kforge.calibration/3"
 BUSY_CORES = 0.3
 _AGREE = 0.9  # of the better of two readings of a GPU, for the other one
 _MEASURED: dict[str, Calibration] = {}
 _CUDA_SIZES = (1 << 20, 1 << 23, 1 << 26, 1 << 29, 1 << 31)
 _SIZES = (1 << 16, 1 << 19, 1 << 22, 1 << 25, 1 << 28)
 _DTYPES = ("float32", "bfloat16", "float16")
+_ALL_S, _AGAIN_S, _AGAIN = 1.0, 0.3, 2  # seconds of all samples; of those of odd sizes; how often
+_PRODUCT = 1024  # rows and columns of a matrix product on a CPU
+_LOOK_S = 0.25  # seconds for which the machine is looked at before it is measured again
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,6 +48,8 @@ class Calibration:
     ``bandwidth_by_bytes``: the same by bytes moved in a call; on a CPU small data stays in caches,
     on a GPU it was measured with a cold cache, as calls are timed there.
     ``flops_gflops``: GFLOP/s of a matrix product by dtype. ``overhead_us``: one call of a tiny op.
+    ``busy``: measured beside other work (or the figures contradict each other), so the device may
+    be faster than all of this: for these figures alone nothing may be ended or called impossible.
     """
 
     device: str
@@ -47,6 +58,7 @@ class Calibration:
     bandwidth_by_bytes: dict[int, float] = field(default_factory=dict)
     flops_gflops: dict[str, float] = field(default_factory=dict)
     overhead_us: float = 0.0
+    busy: bool = False
 
     def bandwidth_at(self, moved: int) -> float:
         """GB/s for a call that moves ``moved`` bytes (between the measured sizes, by logarithm)."""
@@ -75,8 +87,9 @@ def calibrate(device: str = "cpu", *, fresh: bool = False) -> Calibration:
     """The limits of ``device``, from the cache of this machine where they are known.
 
     The first call takes a second or two. ``fresh`` measures again. Threads are torch's own. What
-    was measured while other processes kept a core busy is good for some minutes only
-    (:mod:`kforge_nb.profile.remembered`), then measured again.
+    was measured while other processes kept a core busy is marked so and is good for some minutes
+    only (:mod:`kforge_nb.profile.remembered`); it is measured again as soon as a later call finds
+    the machine quiet.
     """
     identity = _identity({**facts(device), "driver": _driver(device)})
     path = cache_dir() / "calibration" / f"{identity}.json"
@@ -87,15 +100,32 @@ def calibrate(device: str = "cpu", *, fresh: bool = False) -> Calibration:
     if not fresh and identity in _MEASURED:
         return _MEASURED[identity]
     busy = path.with_suffix(".busy.json")
-    recalled = None if fresh else recall(busy, identity)
-    if recalled is None:
-        with ForeignLoad() as load:
-            measured = _settled(device, identity)
-        if load.cores >= BUSY_CORES:  # good for some minutes only, also in this process
-            return remember(busy, measured)
-        _write(path, measured)
-        _MEASURED[identity] = recalled = measured
-    return recalled
+    recalled = None if fresh else _still_good(busy, identity)
+    if recalled is not None:
+        return recalled
+    with ForeignLoad() as load:
+        measured = _settled(device, identity)
+    if load.cores >= BUSY_CORES or measured.busy:  # for some minutes only, also in this process
+        # A GPU is timed by its own clock, in graphs: what the host is busy with does not slow it.
+        return remember(busy, replace(measured, busy=kind_of(device) != "cuda"))
+    _write(path, measured)
+    _MEASURED[identity] = measured
+    return measured
+
+
+def _still_good(path: Path, identity: str) -> Calibration | None:
+    """What a busy machine gave a moment ago, or some minutes ago if it is busy still."""
+    recalled = recall(path, identity)
+    if recalled is None or recall(path, identity, within=RETRY_S) is not None:
+        return recalled
+    return recalled if _foreign_cores() >= BUSY_CORES else None
+
+
+def _foreign_cores() -> float:
+    """Cores that other processes keep busy now."""
+    with ForeignLoad() as load:
+        time.sleep(_LOOK_S)
+    return load.cores
 
 
 def _identity(known: dict[str, Any]) -> str:
@@ -131,30 +161,66 @@ def _measure(device: str, identity: str) -> Calibration:
     import torch
 
     with torch.inference_mode():
-        if kind_of(device) == "cuda":
-            overhead, by_bytes = _cuda_memory(device)
-        else:
-            overhead = _overhead_us(device)
-            by_bytes = {size: _copy_gbs(device, size, overhead) for size in _SIZES}
+        if kind_of(device) != "cuda":
+            return _measure_cpu(device, identity)
+        overhead, by_bytes = _cuda_memory(device)
         flops = {dtype: _matmul_gflops(device, dtype) for dtype in _DTYPES}
-    far = by_bytes[max(by_bytes)] if kind_of(device) == "cpu" else max(by_bytes.values())
-    return Calibration(device, identity, far, by_bytes, flops, overhead)
+    return Calibration(device, identity, max(by_bytes.values()), by_bytes, flops, overhead)
 
 
-def _overhead_us(device: str) -> float:
-    import torch
+def _measure_cpu(device: str, identity: str) -> Calibration:
+    """All figures from samples in turn; sizes that contradict larger ones are taken again."""
+    calls = {"overhead": _copy(device, 64)}
+    calls |= {f"copy {size}": _copy(device, size) for size in _SIZES}
+    calls |= {f"product {d}": call for d in _DTYPES if (call := _product(device, d)) is not None}
+    took = fastest_us(calls, partial(_sample, device), _ALL_S)
+    by_bytes = {size: _gbs(size, took) for size in _SIZES}
+    for _ in range(_AGAIN):
+        odd = [f"copy {size}" for size in implausible(by_bytes)]
+        if not odd:
+            break
+        again = fastest_us({key: calls[key] for key in odd}, partial(_sample, device), _AGAIN_S)
+        took |= {key: min(took[key], us) for key, us in again.items()}
+        by_bytes = {size: _gbs(size, took) for size in _SIZES}
+    flops = {d: _gflops(took.get(f"product {d}"), _PRODUCT) for d in _DTYPES}
+    curve = monotone(by_bytes)
+    far, overhead = curve[max(curve)], took["overhead"]
+    return Calibration(device, identity, far, curve, flops, overhead, suspect(by_bytes))
 
-    tiny = torch.ones(8, device=device)
-    return interleaved_us({0: lambda: tiny.copy_(tiny)}, device, seconds=0.1)[0]
+
+def _sample(device: str, call: Callable[[], Any], number: int) -> float:
+    return sample_us(call, device, number)
 
 
-def _copy_gbs(device: str, moved: int, overhead: float) -> float:
+def _copy(device: str, moved: int) -> Callable[[], Any]:
+    """A copy that reads and writes ``moved`` bytes in all."""
     import torch
 
     source = torch.ones(moved // 8, device=device)
-    target = torch.empty_like(source)
-    best = _best_us(lambda: target.copy_(source), device)
-    return moved / (max(best - overhead, best / 2) * 1e3)
+    return partial(torch.empty_like(source).copy_, source)
+
+
+def _gbs(moved: int, took: dict[str, float]) -> float:
+    """GB/s of a copy, without what any call costs."""
+    us = took[f"copy {moved}"]
+    return moved / (max(us - took["overhead"], us / 2) * 1e3)
+
+
+def _product(device: str, dtype: str, size: int = _PRODUCT) -> Callable[[], Any] | None:
+    """A product of two square matrices; None where this device has none for the dtype."""
+    import torch
+
+    try:
+        one = torch.randn(size, size, device=device).to(getattr(torch, dtype))
+        call = partial(torch.matmul, one, one.clone())
+        call()
+    except RuntimeError:
+        return None
+    return call
+
+
+def _gflops(us: float | None, size: int) -> float:
+    return 2 * size**3 / (us * 1e3) if us else 0.0
 
 
 def _cuda_memory(device: str) -> tuple[float, dict[int, float]]:
@@ -211,16 +277,9 @@ def _graph_us(calls: Sequence[Callable[[], Any]]) -> float:
 
 
 def _matmul_gflops(device: str, dtype: str) -> float:
-    import torch
-
-    size = 4096 if kind_of(device) == "cuda" else 1024
-    try:
-        one = torch.randn(size, size, device=device).to(getattr(torch, dtype))
-        two = torch.randn(size, size, device=device).to(getattr(torch, dtype))
-        best = _best_us(lambda: one @ two, device)
-    except RuntimeError:
-        return 0.0
-    return 2 * size**3 / (best * 1e3)
+    size = 4096
+    call = _product(device, dtype, size)
+    return _gflops(_best_us(call, device) if call is not None else None, size)
 
 
 def _best_us(call: Any, device: str) -> float:

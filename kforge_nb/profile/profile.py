@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kforge_nb.errors import BadInput
+from kforge_nb.profile.believing import BUSY_NOTE, beaten_note, believed
 from kforge_nb.profile.calibration import BUSY_CORES, Calibration, calibrate
 from kforge_nb.profile.cost import compute_dtype, moved_bytes
 from kforge_nb.profile.device import facts, kind_of
@@ -55,6 +56,8 @@ def profile(
     targets = find_targets(workload, granularity, memory_limit, vendor=vendor)
     for text in _notes(workload, targets if vendor else ()):
         workload.note(text)
+    if limits.busy:
+        workload.note(BUSY_NOTE)
     with ForeignLoad() as load:
         found = measure(targets, workload.note, seconds)
     if load.cores >= BUSY_CORES:
@@ -62,7 +65,11 @@ def profile(
             f"other processes kept {load.cores:.1f} cores busy while the targets were timed: "
             "take the times as rough"
         )
-    rows = [_row(t, m, wall, limits) for t, m in zip(targets, found, strict=True)]
+    least = [_roofline_us(t, m, limits) for t, m in zip(targets, found, strict=True)]
+    rows = [_row(t, m, wall, us) for t, m, us in zip(targets, found, least, strict=True)]
+    beaten = sum(row.roofline_us is None and us > 0 for row, us in zip(rows, least, strict=True))
+    if beaten:
+        workload.note(beaten_note(beaten))
     rows.sort(key=lambda r: -(r.share or 0.0))
     for index, row in enumerate(rows):
         row.index = index
@@ -85,13 +92,19 @@ def _notes(workload: Workload, targets: Sequence[Target]) -> list[str]:
 
 
 def _limits(limits: Calibration) -> dict[str, Any]:
-    return {"bandwidth_gbs": limits.bandwidth_gbs, "flops_gflops": dict(limits.flops_gflops)}
+    found = {"bandwidth_gbs": limits.bandwidth_gbs, "flops_gflops": dict(limits.flops_gflops)}
+    return {**found, "calibrated_busy": limits.busy}
 
 
-def _row(target: Target, found: Measured, wall: float, limits: Calibration) -> Row:
-    moved = moved_bytes(target)
-    flops = found.flops if target.vendor else 0
-    roofline = limits.roofline_us(moved, flops, compute_dtype(target))
+def _roofline_us(target: Target, found: Measured, limits: Calibration) -> float:
+    """The least time of a call by the device's limits, µs; 0 where they are another device's."""
     if kind_of(target.device) != kind_of(limits.device):
-        roofline = 0.0
-    return Row(target, target.calls, found.mean_us, moved, found.flops, roofline or None, wall)
+        return 0.0
+    flops = found.flops if target.vendor else 0
+    return limits.roofline_us(moved_bytes(target), flops, compute_dtype(target))
+
+
+def _row(target: Target, found: Measured, wall: float, least_us: float) -> Row:
+    roofline_us = believed(found.mean_us, least_us)
+    moved = moved_bytes(target)
+    return Row(target, target.calls, found.mean_us, moved, found.flops, roofline_us, wall)

@@ -18,16 +18,22 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kforge_nb.profile.calibration import Calibration
 
-__all__ = ["VALID_S", "merged", "recall", "remember"]
+__all__ = ["RETRY_S", "VALID_S", "merged", "recall", "remember"]
 
 VALID_S = 600.0
 
+RETRY_S = 30.0
+"""For so long nobody looks whether the machine is quiet again, which takes a moment."""
 
-def recall(path: Path, identity: str, *, now: float | None = None) -> Calibration | None:
-    """What was remembered for this device not longer than ``VALID_S`` seconds ago, else None."""
+
+def recall(
+    path: Path, identity: str, *, now: float | None = None, within: float | None = None
+) -> Calibration | None:
+    """What was remembered for this device not longer than ``within`` seconds ago, else None."""
+    within = VALID_S if within is None else within
     body = _body(path, identity)
     age = (time.time() if now is None else now) - (body["at"] if body else 0.0)
-    return _calibration(body) if body is not None and 0.0 <= age < VALID_S else None
+    return _calibration(body) if body is not None and 0.0 <= age < within else None
 
 
 def remember(path: Path, measured: Calibration, *, now: float | None = None) -> Calibration:

@@ -74,10 +74,12 @@ def begin(fn: Callable[[], Any], options: OptimizeOptions) -> Run | DryRun:
             or unfit(options.backend, device)
             or tools.proposer.supports(targets[index])
         ),
+        rough=bool(profiled.device.get("calibrated_busy")),
     )
+    device_facts = {**tools.device, **_limits_of(profiled)}
     if store is None:
-        return dry_run(profiled, choices, options, tools.device)
-    record, works = _write_down(store, profiled, choices, options, tools.device)
+        return dry_run(profiled, choices, options, device_facts)
+    record, works = _write_down(store, profiled, choices, options, device_facts)
     conductor = Conductor(record, works, options, profiled.workload, tools)
     conductor.start()
     run = Run(StoreSource(record))
@@ -174,8 +176,15 @@ def _write_down(
     for choice in choices:
         work = _add_target(record, rows[choice.index], documents[choice.index], choice)
         if work is not None:
+            work.rough = bool(device.get("calibrated_busy"))
             works.append(work)
     return record, works
+
+
+def _limits_of(profiled: Profile) -> dict[str, Any]:
+    """The limits that the profile's rooflines come from; a moment later they may be better ones."""
+    names = ("bandwidth_gbs", "flops_gflops", "calibrated_busy")
+    return {name: profiled.device[name] for name in names if name in profiled.device}
 
 
 def _written(target: Target, folder: Path) -> dict[str, Any]:

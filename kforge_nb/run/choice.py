@@ -8,6 +8,7 @@ from typing import Protocol
 
 from kforge_nb.errors import BadInput
 from kforge_nb.options import OptimizeOptions, did_you_mean
+from kforge_nb.profile.believing import BELIEVABLE
 
 __all__ = ["Choice", "Row", "Times", "choose_targets", "trusted_headroom"]
 
@@ -17,9 +18,6 @@ SMALLEST_SHARE = 0.001
 Taken of the targets' own time, not of the wall: a workload that waits for its host (launch-bound,
 or on a busy machine) has small shares all over, which says nothing about which target matters.
 """
-
-BELIEVABLE = 0.95
-"""A measured time below this part of the roofline's shows that the roofline does not bind."""
 
 SMALLEST_HEADROOM = 1.1
 """Below this distance from the roofline there is nothing to win."""
@@ -87,12 +85,15 @@ def choose_targets(
     rows: Sequence[Row],
     options: OptimizeOptions,
     supports: Callable[[int], str | None],
+    *,
+    rough: bool = False,
 ) -> list[Choice]:
     """Choices for all rows, the taken ones first, by attainable gain.
 
     ``supports(index)`` gives None where the proposer can write candidates for a target, else the
-    reason why not. Targets asked for by ``target`` are taken even when their gain is small. Raises
-    BadInput for an index or a family that the profile does not have.
+    reason why not. Targets asked for by ``target`` are taken even when their gain is small. With
+    ``rough``, where the rooflines come from a calibration on a busy machine, none is skipped for
+    being near its own. Raises BadInput for an index or a family that the profile does not have.
     """
     _check_request(rows, options)
     asked = set(options.target)
@@ -100,8 +101,11 @@ def choose_targets(
     total = sum(_time(row) for row in rows)
     for row in rows:
         part = _time(row) / total if total else 1.0
-        reason = _why_not(row, options, asked, part) or supports(row.index)
-        gain = _gain(row)
+        headroom = trusted_headroom(row)
+        if rough:
+            headroom = max(headroom or 0.0, UNKNOWN_HEADROOM)
+        reason = _why_not(row, options, asked, part, headroom) or supports(row.index)
+        gain = _gain(row, headroom)
         words = reason or f"could save up to {gain:.1%} of the workload's time"
         found.append(Choice(row.index, reason is None, words, gain))
     found.sort(key=lambda c: (not c.taken, -c.gain, c.index))
@@ -120,16 +124,17 @@ def trusted_headroom(row: Row | Times) -> float | None:
     return max(found, 1.0) if found > BELIEVABLE else None
 
 
-def _gain(row: Row) -> float:
-    headroom = trusted_headroom(row) or UNKNOWN_HEADROOM
-    return max((row.share or 0.0) * (1.0 - 1.0 / headroom), 0.0)
+def _gain(row: Row, headroom: float | None) -> float:
+    return max((row.share or 0.0) * (1.0 - 1.0 / (headroom or UNKNOWN_HEADROOM)), 0.0)
 
 
 def _time(row: Row) -> float:
     return (row.mean_us or 0.0) * row.calls
 
 
-def _why_not(row: Row, options: OptimizeOptions, asked: set[int], part: float) -> str | None:
+def _why_not(
+    row: Row, options: OptimizeOptions, asked: set[int], part: float, headroom: float | None
+) -> str | None:
     if asked:
         return None if row.index in asked else "not among the targets asked for"
     if options.ops and not {row.family, row.name} & set(options.ops):
@@ -138,7 +143,6 @@ def _why_not(row: Row, options: OptimizeOptions, asked: set[int], part: float) -
         return "a vendor library computes it, which a generated kernel rarely beats"
     if row.mean_us is not None and part < SMALLEST_SHARE:
         return f"takes only {part:.2%} of the time of all targets"
-    headroom = trusted_headroom(row)
     if headroom is not None and headroom < SMALLEST_HEADROOM:
         return f"already runs at its roofline (headroom {headroom:.2f}×)"
     return None

@@ -131,4 +131,4 @@ def facts_for(device: str) -> dict[str, Any]:
     with memory_told("measuring what the device can do"):
         limits = calibrate(device)
     measured = {"bandwidth_gbs": limits.bandwidth_gbs, "flops_gflops": limits.flops_gflops}
-    return {**known, "device": device, **measured}
+    return {**known, "device": device, **measured, "calibrated_busy": limits.busy}

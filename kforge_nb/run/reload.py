@@ -82,6 +82,7 @@ def _work(record: Record, row: dict[str, Any]) -> Work:
         record,
         share=entry.get("share") or 0.0,
         headroom=trusted_headroom(Times(mean, roofline)),
+        rough=bool(record.run["device"].get("calibrated_busy")),
         mean_us=mean,
         roofline_us=roofline,
         state=state,

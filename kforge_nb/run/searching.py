@@ -355,6 +355,7 @@ class Search:
         self.record.set_statistics(work.tree, [n.id for n in work.tree.path(node)[:-1]])
         if work.tree.best() is node:
             self.record.set_target(work.index, best=node.id)
+            facts.believe(work)
         self._poor.clear()
         self._show(f"{node.id}: {evaluation.verdict}")
 

@@ -25,8 +25,9 @@ class Work:
     """A target that a run works on. ``state`` is that of the run document.
 
     ``candidates`` holds those judged in this process; older ones are read back from the store.
-    ``headroom`` is None where the roofline is not known or does not bind. ``confirmed`` is the node
-    whose speed-up was confirmed on fresh samples; ``closing`` says that the target only waits for
+    ``headroom`` is None where the roofline is not known or does not bind; ``rough`` says that it
+    was calibrated on a busy machine, so that there may be more. ``confirmed`` is the node whose
+    speed-up was confirmed on fresh samples; ``closing`` says that the target only waits for
     candidates under way. ``paused`` and ``ending`` (why the user ends it) are set from any thread,
     under ``lock``, which a change of state takes too.
     """
@@ -37,6 +38,7 @@ class Work:
     record: Record
     share: float = 0.0
     headroom: float | None = None
+    rough: bool = False
     mean_us: float | None = None
     roofline_us: float | None = None
     state: str = "waiting"

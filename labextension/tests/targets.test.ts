@@ -40,6 +40,17 @@ test.each([
   expect(names()).toEqual(wanted);
 });
 
+test("what is faster than the roofline has no share of it", async () => {
+  const document = example();
+  const [first] = document.targets;
+  if (first === undefined) throw new Error("the example has targets");
+  first.roofline_us = 1e6;
+  await show(document);
+  const row = all(ROW).find((one) => one.dataset["target"] === String(first.index));
+  expect(row?.children[7]?.textContent).toBe("–");
+  for (const share of column(7)) expect(Number.parseFloat(share.replace("–", "0"))).toBeLessThanOrEqual(100);
+});
+
 test("words filter by name, shape and module at once, and nothing found is said", async () => {
   await show(example());
   await type("input[type=search]", "layer.3 OUTPUT");

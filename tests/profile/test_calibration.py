@@ -10,8 +10,10 @@ import torch
 
 from kforge_nb.errors import BadInput, MissingTool
 from kforge_nb.profile import calibration, remembered
+from kforge_nb.profile.believing import believed
 from kforge_nb.profile.calibration import calibrate
 from kforge_nb.profile.device import facts
+from kforge_nb.profile.reached import fastest_us, implausible, monotone, suspect
 from kforge_nb.profile.timing import ForeignLoad, interleaved_us, quiet_value
 from kforge_nb.settings import Settings, cache_dir
 
@@ -28,6 +30,10 @@ def small(monkeypatch):
 
     monkeypatch.setattr(calibration, "_SIZES", (1 << 12, 1 << 16))
     monkeypatch.setattr(calibration, "_DTYPES", ("float32",))
+    monkeypatch.setattr(calibration, "_PRODUCT", 64)
+    monkeypatch.setattr(calibration, "_ALL_S", 0.0)
+    monkeypatch.setattr(calibration, "_AGAIN", 0)
+    monkeypatch.setattr(calibration, "suspect", lambda _curve: False)
     monkeypatch.setattr(calibration, "_measure", counted)
     return runs
 
@@ -83,8 +89,86 @@ def test_a_busy_machine_is_remembered_for_a_while_only(small, monkeypatch, home)
     again = calibrate()
     assert small == ["cpu", "cpu"]
     assert again.bandwidth_gbs >= first.bandwidth_gbs
+    assert first.busy
+    assert again.busy
     (file,) = home.glob("calibration/*.json")
     assert file.name.endswith(".busy.json")
+
+
+def test_a_machine_that_is_quiet_again_is_measured_again(small, monkeypatch):
+    """A busy calibration serves as long as the machine is busy, then a quiet one replaces it."""
+    load = {"measuring": 1.0, "looking": 1.0}
+    monkeypatch.setattr(
+        ForeignLoad, "__exit__", lambda s, *_: setattr(s, "cores", load["measuring"])
+    )
+    monkeypatch.setattr(calibration, "_foreign_cores", lambda: load["looking"])
+    assert calibrate().busy
+    load.update(measuring=0.0, looking=0.0)
+    assert calibrate().busy  # too soon to look
+    monkeypatch.setattr(calibration, "RETRY_S", 0.0)
+    load["looking"] = 1.0
+    assert calibrate().busy
+    assert small == ["cpu"]
+    load["looking"] = 0.0
+    assert not calibrate().busy
+    assert not calibrate().busy
+    assert small == ["cpu", "cpu"]
+
+
+SEEN = {1 << 16: 57.8, 1 << 19: 0.044, 1 << 22: 0.26, 1 << 25: 2.1, 1 << 28: 6.0}
+"""GB/s by bytes that one newcomer's busy laptop gave."""
+
+
+def test_a_cache_is_never_slower_than_memory():
+    """The curve falls with size; what contradicts that is known and measured again."""
+    assert list(monotone(SEEN).values()) == [57.8, 6.0, 6.0, 6.0, 6.0]
+    assert implausible(SEEN) == [1 << 19, 1 << 22, 1 << 25]
+    assert suspect(SEEN)
+    assert not suspect({1: 50.0, 2: 60.0, 3: 9.0})
+    assert implausible({1: 50.0, 2: 60.0, 3: 9.0}) == []
+
+
+@pytest.mark.parametrize("second", [1.0, 1000.0])
+def test_odd_sizes_are_taken_again_and_never_below_larger_ones(monkeypatch, second):
+    """Given times: sizes that were disturbed get more samples; if in vain, all is marked busy."""
+    asked = []
+
+    def given(calls, _sample, _seconds):
+        asked.append(sorted(calls))
+        slow = second if len(asked) > 1 else 1000.0
+        us = {f"copy {s}": s / 40e3 * (slow if s in (1 << 19, 1 << 22) else 1.0) for s in SEEN}
+        return {key: us.get(key, 1e-3) for key in calls}
+
+    monkeypatch.setattr(calibration, "fastest_us", given)
+    monkeypatch.setattr(calibration, "_copy", lambda *_: list)
+    monkeypatch.setattr(calibration, "_product", lambda *_: list)
+    found = calibration._measure("cpu", "id")
+    assert asked[1] == ["copy 4194304", "copy 524288"]
+    assert len(asked) == (2 if second == 1.0 else 3)
+    assert all(
+        speed == pytest.approx(40.0, rel=0.02) for speed in found.bandwidth_by_bytes.values()
+    )
+    assert found.busy is (second != 1.0)
+
+
+def test_the_fastest_of_short_samples_in_turn_counts():
+    """A machine that is disturbed most of the time is still seen at its best, in short samples."""
+    now, order = [0.0], []
+    pace = {"a": 10.0, "b": 400.0}
+
+    def sample(call, number):
+        name = call()
+        order.append((name, number))
+        disturbed = len(order) % 7 != 0
+        us = pace[name] * (100.0 if disturbed else 1.0)
+        now[0] += us * number * 1e-6
+        return us
+
+    calls = {name: (lambda name=name: name) for name in pace}
+    found = fastest_us(calls, sample, 1.0, clock=lambda: now[0])
+    assert found == pace
+    assert [name for name, _ in order[:4]] == ["a", "b", "a", "b"]
+    assert max(number * pace[name] for name, number in order) <= 400.0
 
 
 @pytest.mark.parametrize(("second", "taken"), [(95.0, 2), (60.0, 3), (170.0, 3)])
@@ -169,3 +253,12 @@ def test_settings_are_checked_and_come_back():
     for wrong in ({"granularity": "layer"}, {"budget": 0}, {"roofline_stop": 2.0}, {"budgets": 1}):
         with pytest.raises(BadInput, match=next(iter(wrong))):
             Settings.from_document(wrong)
+
+
+def test_what_is_faster_than_its_roofline_has_none():
+    """A call at 40% of the roofline's time shows that it is no limit; a little luck does not."""
+    assert believed(40.0, 100.0) is None
+    assert believed(97.0, 100.0) == 97.0
+    assert believed(500.0, 100.0) == 100.0
+    assert believed(500.0, 0.0) is None
+    assert believed(None, 100.0) == 100.0

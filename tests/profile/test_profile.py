@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 
 import matplotlib as mpl
 import pytest
@@ -214,3 +215,18 @@ def test_a_target_that_cannot_run_alone_has_no_time_but_a_row(calibrated):
     from kforge_nb.profile.text import cells
 
     assert cells(row)[4:8] == ("–", "–", "–", "–")
+
+
+def test_an_impossible_roofline_is_not_shown_as_a_fact(monkeypatch, limits):
+    """With figures of a busy machine: no share above 100%, no ceiling of 1.00×, and a note."""
+    slow = dict.fromkeys(limits.bandwidth_by_bytes, 1e-4)
+    wrong = replace(limits, bandwidth_gbs=1e-4, bandwidth_by_bytes=slow, busy=True)
+    monkeypatch.setattr("kforge_nb.profile.profile.calibrate", lambda device: wrong)
+    model, x = nn.Softmax(-1), torch.randn(64, 256)
+    with torch.no_grad():
+        found = profile(lambda: model(x), seconds=0.05)
+    (row,) = found.rows
+    assert (row.roofline_us, row.headroom, row.ceiling) == (None, None, None)
+    assert any("faster than the roofline" in note for note in found.notes)
+    assert any("busy while its limits were measured" in note for note in found.notes)
+    assert found.to_document()["device"]["calibrated_busy"] is True

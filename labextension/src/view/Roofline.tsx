@@ -83,7 +83,7 @@ function said(limits: Limits, node: Node, target: Target, details: Details): str
     const most = limits.bandwidth === null ? "" : ` of ${limits.bandwidth.toFixed(1)}`;
     parts.push(`moves ${moved.toFixed(1)}${most} GB/s`);
   }
-  if (details.roofline_share != null) parts.push(`${format.percent(details.roofline_share)} of the roofline`);
+  if (details.roofline_share != null && details.roofline_share <= 1) parts.push(`${format.percent(details.roofline_share)} of the roofline`);
   if (target.roofline_us !== null) parts.push(`at the roofline a call takes ${format.time(target.roofline_us)}`);
   return parts.join(" · ");
 }

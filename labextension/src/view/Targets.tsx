@@ -156,7 +156,8 @@ function Legend(): JSX.Element {
         <i class="ours" style={{ width: "40%" }} />
       </span>{" "}
       eager, compile, best kernel · of roofline: bar the best kernel, notch eager · ceiling: the whole
-      model if this target ran at its roofline
+      model if this target ran at its roofline · –: not known, or faster than what was measured as the
+      roofline, which is then too low
     </span>
   );
 }

@@ -22,6 +22,9 @@ export type Key =
   | "target" | "share" | "calls" | "eager" | "compile" | "ours"
   | "speedup" | "roofline" | "ceiling" | "state";
 
+/** A part of the roofline that can still be luck of measuring. */
+const BELIEVABLE = 1 / 0.95;
+
 export type Only = "all" | "kernels" | "searched" | "vendor";
 
 /** One row a target, in the document's order. */
@@ -52,8 +55,13 @@ export function targetRows(document: RunDocument): TargetRow[] {
   });
 }
 
+/**
+ * A part of the roofline's speed; null where it is not known, or where a call was clearly faster, so
+ * that the roofline is none (the machine was busy when it was measured, or data stay in a cache).
+ */
 function part(roofline: number | null, us: number | null): number | null {
-  return roofline === null || us === null || us <= 0 ? null : roofline / us;
+  if (roofline === null || us === null || us <= 0 || roofline / us > BELIEVABLE) return null;
+  return Math.min(roofline / us, 1);
 }
 
 const VALUES: Record<Key, (row: TargetRow) => number | string | null> = {
