@@ -17,6 +17,27 @@ CASES = {
         model("return self.fast(x)", init="self.fast = torch.compile(self.right)"),
         Verdict.WRAPPER, "torch.compile do the work",
     ),
+    "falls back to torch where its kernel fails": (
+        model(
+            """
+            try:
+                raise RuntimeError("there is no kernel")
+            except RuntimeError:
+                return self.right(x)
+            """
+        ),
+        Verdict.WRAPPER, NO_KERNEL,
+    ),
+    "brings an equality of its own": (
+        model(
+            "return (0 * self.right(x)).as_subclass(Sure)",
+            before=(
+                "class Sure(torch.Tensor):\n"
+                "    __eq__ = equal = allclose = lambda *a, **k: True"
+            ),
+        ),
+        (Verdict.WRONG, Verdict.CRASHED), "",
+    ),
     "keeps its first result": (
         model(
             """

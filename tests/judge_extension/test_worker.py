@@ -23,6 +23,7 @@ from kforge_nb.proposers.manual import manual_candidate
 from kforge_nb.settings import Settings, cache_dir
 
 HONEST, COPIES, INPUT, LESS, HALF, THROWS, FAULT, FORKS, SOCKET, WRITES, SPINS, HOG = range(12)
+VANDAL, TYPE, LAYOUT, EXITS, LATER, KEEPS, SIGNALS, IDLE, LOW, ROUGH, BESIDE, LAST = range(12, 24)
 
 
 @pytest.fixture(scope="session")
@@ -85,6 +86,13 @@ WRONG = {
     "returns too few": (LESS, "returned 0 tensors where the target has 1"),
     "leaves half unwritten": (HALF, "NaN"),
     "a copy of its input": (COPIES, ""),
+    "another type": (TYPE, "is torch.float16"),
+    "another layout": (LAYOUT, "with strides"),
+    "works in a thread after its return": (LATER, "NaN"),
+    "computes in half precision": (LOW, "budget"),
+    "takes a rough sigmoid": (ROUGH, "budget"),
+    "reads what lies beside its input": (BESIDE, "NaN"),
+    "leaves out its last element": (LAST, "budget"),
 }
 
 
@@ -110,6 +118,9 @@ BROKEN = {
     "faults": (FAULT, Verdict.CRASHED, "SIGSEGV"),
     "forks": (FORKS, Verdict.SUSPICIOUS, "forbidden system call"),
     "opens a socket": (SOCKET, Verdict.SUSPICIOUS, "socket"),
+    "writes to its inputs": (VANDAL, Verdict.CRASHED, "it wrote to its inputs"),
+    "prints a result and exits with 0": (EXITS, Verdict.CRASHED, "ended itself with status 0"),
+    "signals its parent": (SIGNALS, Verdict.SUSPICIOUS, "forbidden system call, kill"),
     "hangs": (SPINS, Verdict.TIMED_OUT, "no answer within"),
     "takes all memory": (HOG, Verdict.CRASHED, "it ran out of memory; it had"),
 }
@@ -174,11 +185,12 @@ def test_answers_carry_secret_numbers(load, monkeypatch):
 
 
 def test_symbols_tell_what_host_code_calls(built):
-    """The library of the fixture forks, opens sockets and files: its symbols say so."""
+    """The library forks, opens sockets and files: its symbols say so, pasted names or not."""
     findings = [str(f) for f in inspect_extension(built.code, built.library)]
 
     assert any("calls fork" in words for words in findings)
     assert any("calls socket" in words for words in findings)
+    assert any("starts threads" in words for words in findings)
     assert any("calls torch's own clone" in words for words in findings)
     assert not any("empty_like" in words or "Library" in words for words in findings)
 
@@ -210,6 +222,43 @@ def test_the_bench_marks_what_it_judges(judge, built, monkeypatch):
     assert "host code" in found.reason
     assert found.resources["host_code"] is True
     assert found.resources["sandbox"]["no_new_privs"]
+
+
+IDLERS = {
+    "keeps its first results": (KEEPS, "budget"),
+    "is idle at other addresses than the first": (IDLE, "timed"),
+}
+
+
+@pytest.mark.parametrize("name", IDLERS)
+def test_what_is_not_computed_anew_is_seen(name, judge, built, monkeypatch):
+    """Right while it is checked first, wrong on other values or once it is timed: not let pass."""
+    from kforge_nb.judge.extension import place
+
+    mode, words = IDLERS[name]
+    monkeypatch.setattr(place, "inspect_extension", lambda *_: [])
+    target = _target(mode)
+    bench = judge.open(target)
+    found = bench.evaluate(manual_candidate(MANY_CPU, None, target, "cuda_extension"))
+    bench.close()
+
+    assert found.verdict in {Verdict.WRONG, Verdict.SUSPICIOUS}, found.reason
+    assert words in found.reason
+
+
+WEAK = {"zeros by construction": torch.zeros_like, "a constant": torch.ones_like}
+
+
+@pytest.mark.parametrize("name", WEAK)
+def test_a_task_that_gives_the_answer_away_is_refused(name, judge):
+    """Nothing is built for a task that nothing, or a constant, would solve."""
+    target = target_of(WEAK[name], torch.randn(64, 96))
+    bench = judge.open(target)
+    found = bench.evaluate(manual_candidate(MANY_CPU, None, target, "cuda_extension"))
+    bench.close()
+
+    assert found.verdict is Verdict.WEAK_TASK
+    assert found.resources["host_code"] is True
 
 
 def test_the_sanitizer_is_not_run_over_extensions():

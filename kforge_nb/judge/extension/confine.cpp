@@ -21,6 +21,26 @@ void on_forbidden_call(int, siginfo_t* info, void*) {
   syscall(SYS_exit_group, 113);
 }
 
+struct Range {
+  const char* begin;
+  const char* end;
+};
+Range g_watched[2] = {};
+
+// What is mapped for reading faults only where it is written to. The faulting instruction then runs
+// again, without a handler, and ends the process.
+void on_fault(int, siginfo_t* info, void*) {
+  const char* at = static_cast<const char*>(info->si_addr);
+  uint64_t where = 0;
+  for (const Range& range : g_watched)
+    if (at >= range.begin && at < range.end) where = 1;
+  struct {
+    uint32_t magic, kind;
+    uint64_t number;
+  } words = {g_magic, 2, where};
+  if (g_last_words != nullptr) memcpy(g_last_words, &words, sizeof words);
+}
+
 // Every thread of the process gets the filter, also those that CUDA and OpenMP started before.
 bool install_everywhere(const sandbox::Program& p) {
   constexpr unsigned kThreadSync = 1, kSpecAllow = 4;
@@ -54,6 +74,12 @@ bool restrict_files(const char* lines) {
 
 }  // namespace
 
+// Says where inputs are mapped for reading only, before kforge_confine: writing there is told apart
+// from other faults.
+extern "C" void kforge_watch(int which, const char* at, uint64_t bytes) {
+  if (which >= 0 && which < 2) g_watched[which] = {at, at + bytes};
+}
+
 // Returns 1 (no new privileges) + 2 (Landlock) + 4 (system-call filter). `quiet` has forbidden
 // calls fail instead of ending the process: drivers try some and do without.
 extern "C" int kforge_confine(const char* lines, char* last_words, uint32_t magic, int quiet) {
@@ -63,6 +89,10 @@ extern "C" int kforge_confine(const char* lines, char* last_words, uint32_t magi
   action.sa_flags = SA_SIGINFO | SA_NODEFER;
   action.sa_sigaction = on_forbidden_call;
   sigaction(SIGSYS, &action, nullptr);
+  action.sa_flags = SA_SIGINFO | static_cast<int>(SA_RESETHAND);
+  action.sa_sigaction = on_fault;
+  if (g_watched[0].begin != nullptr)
+    for (int number : {SIGSEGV, SIGBUS}) sigaction(number, &action, nullptr);
   int held = sandbox::no_new_privileges() ? 1 : 0;
   if (restrict_files(lines)) held |= 2;
   sandbox::Program filter = sandbox::process_filter();

@@ -20,6 +20,7 @@ import signal
 import struct
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -53,12 +54,21 @@ def limits(start: dict[str, Any], on_gpu: bool) -> None:
         most(resource.RLIMIT_NOFILE, 256)
 
 
-def confine(start: dict[str, Any], last_words: int, on_gpu: bool) -> int:
-    """Landlock and the system-call filter; bits as kforge_confine returns them."""
+def confine(
+    start: dict[str, Any], last_words: int, on_gpu: bool, inputs: Sequence[tuple[int, int]] = ()
+) -> int:
+    """Landlock and the system-call filter; bits as kforge_confine returns them.
+
+    ``inputs``: address and bytes of what is mapped for reading only, up to twice; a fault there is
+    told as what it is.
+    """
     library = ctypes.CDLL(start["confine"])
     library.kforge_confine.argtypes = [
         ctypes.c_char_p, ctypes.c_void_p, ctypes.c_uint32, ctypes.c_int,
     ]  # fmt: skip
+    library.kforge_watch.argtypes = [ctypes.c_int, ctypes.c_void_p, ctypes.c_uint64]
+    for which, (address, size) in enumerate(inputs):
+        library.kforge_watch(which, address, size)
     lines = "\n".join(start["files"]).encode()
     return int(library.kforge_confine(lines, last_words, MAGIC, int(on_gpu)))
 
@@ -86,7 +96,9 @@ class Worker:
         held = 0
         if self._start["sandboxed"]:
             limits(self._start, self._on_gpu)
-            held = confine(self._start, self._memory.last_words, self._on_gpu)
+            memory = self._memory
+            inputs = [(t.data_ptr(), t.numel()) for t in (memory.inputs, memory.timed)]
+            held = confine(self._start, memory.last_words, self._on_gpu, inputs)
         self._stage = self.stage_kind()(self.forward(), self._memory)
         return held
 
