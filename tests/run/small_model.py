@@ -31,6 +31,7 @@ def main() -> None:
     params.n_ctx, params.n_parallel, params.n_batch, params.n_ubatch = 8192, 1, 2048, 1024
     params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 2
     params.warmup, params.verbosity = False, 0
+    params.endpoint_metrics = True  # what it counted itself
     server = xllamacpp.Server(params)
     print(server.listening_address, flush=True)
     sys.stdin.read()
