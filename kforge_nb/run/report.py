@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from kforge_nb.view import claims, words
-from kforge_nb.view.entries import ranked_decisions, whole_entries
+from kforge_nb.view.entries import SCALED, ranked_decisions, whole_entries
 
 __all__ = ["GuardSummary"]
 
@@ -29,7 +29,10 @@ class GuardSummary:
         lines = [self._headline(), *("  " + "  ".join(row) for row in _aligned(rows))]
         whole = self._whole_rows()
         if whole:
-            lines += ["the whole model:", *("  " + "  ".join(row) for row in _aligned(whole))]
+            lines += [
+                f"the whole model ({SCALED}):",
+                *("  " + "  ".join(row) for row in _aligned(whole)),
+            ]
         return "\n".join(lines + self._closing())
 
     def _repr_html_(self) -> str:
@@ -37,7 +40,7 @@ class GuardSummary:
         parts.append(_table(self._decision_rows()))
         whole = self._whole_rows()
         if whole:
-            parts += ["<p>the whole model:</p>", _table(whole)]
+            parts += [f"<p>the whole model ({html.escape(SCALED)}):</p>", _table(whole)]
         parts += [f"<p>{html.escape(line)}</p>" for line in self._closing()]
         return "".join(parts)
 

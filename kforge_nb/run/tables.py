@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from kforge_nb.errors import BadInput
 from kforge_nb.proposers import spending
 from kforge_nb.store import frames
-from kforge_nb.view import claims
+from kforge_nb.view import claims, entries
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -31,6 +31,7 @@ _DECISIONS = (
 )  # fmt: skip
 _WHOLE = (
     "name", "rest", "against", "ratio", "low", "high", "shown", "n", "ours_us", "against_us",
+    "base_ours_us", "base_against_us",
 )  # fmt: skip
 _COSTS = (
     "target", "name", "node", "purpose", "model", "prompt", "calls", "tokens_in", "tokens_cached",
@@ -56,7 +57,7 @@ _FIGURES = frozenset({
     "in_model_high", "in_model_us", "without_us", "fidelity", "tokens_in", "tokens_cached",
     "tokens_out", "tokens_reasoning", "usd", "total_usd", "total_seconds", "best_speedup",
     "saved_ms", "usd_per_ms", "mean_us", "bytes", "flops", "roofline_us", "headroom", "ceiling",
-    "ratio", "against_us",
+    "ratio", "against_us", "base_ours_us", "base_against_us",
 })  # fmt: skip
 
 
@@ -110,12 +111,22 @@ def targets(document: dict[str, Any]) -> pd.DataFrame:
 
 
 def whole(document: dict[str, Any]) -> pd.DataFrame:
-    """One row a comparison of the whole model, with what its interval shows."""
-    return _frame(
-        lambda d: [{**row, "shown": claims.shown(row)} for row in frames.whole_rows(d)],
-        document,
-        _WHOLE,
-    )
+    """One row a comparison of the whole model, with what its interval shows.
+
+    ``ours_us`` and ``against_us`` are medians of that row's own measurement, to be compared only
+    within the row; ``base_ours_us`` and ``base_against_us`` are the untouched model's time divided
+    by the paired ratios, so that rows compare as their ratios do.
+    """
+    return _frame(_whole_rows, document, _WHOLE)
+
+
+def _whole_rows(document: dict[str, Any]) -> list[dict[str, Any]]:
+    rows = []
+    for row in frames.whole_rows(document):
+        against, ours = entries.scaled_times(document, row)
+        based = {"base_ours_us": ours, "base_against_us": against}
+        rows.append({**row, **based, "shown": claims.shown(row)})
+    return rows
 
 
 def _frame(

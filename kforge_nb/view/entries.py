@@ -2,6 +2,10 @@
 
 Pure functions of the run document; the browser's twins are ``labextension/src/view/entries.ts`` and
 ``Guard.tsx``.
+
+Sides of one comparison are timed in turn, but each rest at another moment, and a busy machine is
+another one by then. Times are therefore the untouched model's, divided by the paired ratios: they
+never contradict the ratios beside them.
 """
 
 from __future__ import annotations
@@ -13,7 +17,18 @@ from typing import Any
 from kforge_nb.view import claims
 from kforge_nb.view.facts import Document
 
-__all__ = ["Entry", "change_us", "has_evidence", "ranked_decisions", "whole_entries"]
+__all__ = [
+    "SCALED",
+    "Entry",
+    "change_us",
+    "has_evidence",
+    "ranked_decisions",
+    "scaled_times",
+    "whole_entries",
+]
+
+SCALED = "times are the untouched model's, divided by each paired ratio"
+"""Stands with the table; ``labextension/src/view/Whole.tsx`` has it too."""
 
 Row = Mapping[str, Any]
 
@@ -43,31 +58,62 @@ def whole_entries(document: Document) -> list[Entry]:
         return []
     advice = (document["recommendation"] or {}).get("rest")
     ways = list(dict.fromkeys((row["name"], row["rest"]) for row in rows))
-    of_eager = [row for row in rows if row["against"] == "eager"]
-    untouched = next((r for r in of_eager if r["rest"] == advice), next(iter(of_eager), None))
     compiled = next((row for row in rows if row["against"] == "compile"), None)
-
-    us = untouched["against_us"] if untouched else None
-    entries = [Entry("untouched model", us, recommended=advice == "none")]
+    entries = [Entry("untouched model", _base(document), recommended=advice == "none")]
     if compiled is not None and ("empty", "inductor") not in ways:
-        entries.append(Entry("torch.compile", compiled["against_us"]))
+        entries.append(Entry("torch.compile", scaled_times(document, compiled)[0]))
     for name, rest in ways:
         own = {r["against"]: r for r in reversed(rows) if (r["name"], r["rest"]) == (name, rest)}
         if "empty" in own and ("empty", rest) not in ways:
-            entries.append(Entry(f"rest {rest} alone", own["empty"]["against_us"]))
-        entries.append(_entry(name, rest, own, rest == advice))
+            entries.append(Entry(f"rest {rest} alone", scaled_times(document, own["empty"])[0]))
+        entries.append(_entry(document, name, rest, own, rest == advice))
     return entries
 
 
-def _entry(name: str, rest: str, own: Mapping[str, Row], recommended: bool) -> Entry:
+def scaled_times(document: Document, row: Row) -> tuple[float | None, float | None]:
+    """µs of the other side and of ours, on the base of the untouched model where that is known.
+
+    Else of our side as it was timed; either way their quotient is the paired ratio.
+    """
+    base, ratio = _base(document), row["ratio"]
+    if not ratio:
+        return row["against_us"], row["ours_us"]
+    if row["against"] == "eager":
+        against = row["against_us"] if base is None else base
+        return against, None if against is None else against / ratio
+    same = ("name", "rest")
+    eager = next(
+        (
+            r["ratio"]
+            for r in document["whole"]
+            if r["against"] == "eager" and all(r[k] == row[k] for k in same)
+        ),
+        None,
+    )
+    ours = base / eager if base is not None and eager else row["ours_us"]
+    return None if ours is None else ours * ratio, ours
+
+
+def _base(document: Document) -> float | None:
+    """µs of the untouched model, as timed in turn with the recommended rest or else the first."""
+    advice = (document["recommendation"] or {}).get("rest")
+    of_eager = [row for row in document["whole"] if row["against"] == "eager"]
+    untouched = next((r for r in of_eager if r["rest"] == advice), next(iter(of_eager), None))
+    return None if untouched is None else untouched["against_us"]
+
+
+def _entry(
+    document: Document, name: str, rest: str, own: Mapping[str, Row], recommended: bool
+) -> Entry:
     eager, empty, compiled = (own.get(side) for side in ("eager", "empty", "compile"))
     timed = eager or empty or compiled
+    base = scaled_times(document, eager)[0] if eager else None
     kernels = name != "empty"
     return Entry(
         f"rest {rest} {'with kernels' if kernels else 'alone'}",
-        timed["ours_us"] if timed else None,
-        _end(eager, "high"),
-        _end(eager, "low"),
+        scaled_times(document, timed)[1] if timed else None,
+        _end(base, eager, "high"),
+        _end(base, eager, "low"),
         kernels,
         recommended,
         eager,
@@ -76,10 +122,8 @@ def _entry(name: str, rest: str, own: Mapping[str, Row], recommended: bool) -> E
     )
 
 
-def _end(row: Row | None, end: str) -> float | None:
-    if row is None or row["against_us"] is None or not row[end]:
-        return None
-    return float(row["against_us"] / row[end])
+def _end(base: float | None, row: Row | None, end: str) -> float | None:
+    return float(base / row[end]) if row is not None and base is not None and row[end] else None
 
 
 def ranked_decisions(document: Document) -> list[Row]:

@@ -51,8 +51,9 @@ def plot_guard(document: Document, ax: Axes | None = None, *, limit: int = 15) -
 def plot_whole(document: Document, ax: Axes | None = None) -> Axes:
     """One bar a way to run the whole model, with what each shows against both baselines.
 
-    Bars are milliseconds of one run, whiskers what the 95% interval against the untouched model
-    makes of it. Raises BadInput where the whole model was not measured.
+    Bars are milliseconds of one run: the untouched model's, divided by the paired ratio; whiskers
+    are what the ends of its 95% interval make of it. Raises BadInput where the whole model was not
+    measured.
     """
     entries = whole_entries(document)
     if not entries:
@@ -65,7 +66,7 @@ def plot_whole(document: Document, ax: Axes | None = None) -> Axes:
     label_rows(ax, [e.label + ("\n(recommended)" if e.recommended else "") for e in entries])
     longest = max((entry.high or entry.us or 0.0) for entry in entries) / 1000
     ax.set_xlim(0, max(longest, 1e-9) * 2.1)
-    ax.set_xlabel("time of one run (ms); whiskers are 95% intervals")
+    ax.set_xlabel("one run (ms): untouched over paired ratio; whiskers are 95% intervals")
     ax.set_title(f"{document['name']}: the whole model")
     plain(ax)
     return ax

@@ -11,7 +11,13 @@ from html import escape
 from typing import Any
 
 from kforge_nb.view import claims, facts, words
-from kforge_nb.view.entries import change_us, has_evidence, ranked_decisions, whole_entries
+from kforge_nb.view.entries import (
+    SCALED,
+    change_us,
+    has_evidence,
+    ranked_decisions,
+    whole_entries,
+)
 from kforge_nb.view.facts import Document
 from kforge_nb.view.payload import for_notebook
 from kforge_nb.view.svg import cost_svg, to_svg
@@ -68,8 +74,9 @@ def _headline(document: Document) -> str:
     else:
         big, after = "no gain yet", "no candidate is faster so far; nothing is estimated"
     state = escape(f"Run {document['name']}, {words.ended(document, ': ')}")
+    further = escape(words.goes_on(document))
     return (
-        f"<p><strong>{state}</strong></p>"
+        f"<p><strong>{state}</strong>{further and '<br>'}{further}</p>"
         f'<p><span style="font-size:1.8em;font-weight:600">{escape(big)}</span> {escape(after)}'
         f"<br>{escape(' · '.join(_lines(document, lead)))}</p>{_bound(document)}"
     )
@@ -167,7 +174,9 @@ def _whole(document: Document) -> str:
         for entry in whole_entries(document)
     ]
     over = ["over the untouched model", "over the same rest alone", "over torch.compile"]
-    table = _table("The whole model, one run", ["model", "time", *over], rows, numbers={1, 2, 3, 4})
+    table = _table(
+        f"The whole model, one run ({SCALED})", ["model", "time", *over], rows, numbers={1, 2, 3, 4}
+    )
     advice = document["recommendation"]
     if not table or not advice:
         return table

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 
 from kforge_nb.view import claims, facts, words
-from kforge_nb.view.entries import has_evidence, ranked_decisions
+from kforge_nb.view.entries import has_evidence, ranked_decisions, scaled_times
 from kforge_nb.view.facts import Document
 
 __all__ = ["summary"]
@@ -24,11 +24,13 @@ def summary(document: Document) -> str:
 def _headline(document: Document) -> str:
     lead = facts.headline(document)
     lines = [f"run {document['name']}: {words.ended(document, ', ')}"]
+    if further := words.goes_on(document):
+        lines.append(f"  {further}")
     if lead.nothing_won:
         lines.append("  nothing won inside the model, so every target stays original")
     compared = facts.comparisons(lead)
-    if lead.over_eager is not None:
-        before, after = lead.over_eager["against_us"], lead.over_eager["ours_us"]
+    if claims.shown(lead.over_eager) in ("faster", "slower") and lead.over_eager is not None:
+        before, after = scaled_times(document, lead.over_eager)
         compared[-1] += f", {words.time(before)} → {words.time(after)}"
     lines += [f"  {line}" for line in compared]
     if not compared and not lead.nothing_won and lead.estimate is not None:

@@ -7,12 +7,34 @@ from pathlib import Path
 
 import pytest
 
+from kforge_nb.run.report import GuardSummary
 from kforge_nb.view import claims, facts, words
-from kforge_nb.view.entries import change_us, whole_entries
+from kforge_nb.view.entries import SCALED, change_us, scaled_times, whole_entries
 from kforge_nb.view.static import to_html
 from kforge_nb.view.text import summary
 
 EXPECTED = json.loads((Path(__file__).parent / "expected.json").read_text())
+
+
+def test_times_of_the_whole_model_never_contradict_the_ratios_beside_them(document):
+    """A rest timed when the machine was twice as fast is shown by its paired ratio all the same."""
+    for row in document["whole"]:
+        if row["rest"] == "eager":
+            row["ours_us"] /= 2
+            row["against_us"] /= 2
+    untouched, *others = whole_entries(document)
+    assert untouched.us == 40980.0
+    compared = [e for e in others if e.over_eager is not None]
+    assert {e.label for e in compared} >= {"rest eager alone", "rest inductor with kernels"}
+    for entry in compared:
+        assert untouched.us / entry.us == pytest.approx(entry.over_eager["ratio"])
+    for row in document["whole"]:
+        against, ours = scaled_times(document, row)
+        assert against / ours == pytest.approx(row["ratio"])
+    told = str(GuardSummary(document))
+    assert f"the whole model ({SCALED}):" in told
+    assert "34.5 ms" in told
+    assert "17.2 ms" not in told
 
 
 @pytest.mark.parametrize("name", ["ratio", "time", "change", "money", "percent", "interval"])
@@ -31,6 +53,8 @@ def test_claims_are_made_as_the_browser_makes_them(document):
         assert claims.counted(case["counters"]) == case["text"]
     for counters, text in EXPECTED["at_run_time"]:
         assert claims.at_run_time(counters) == text
+    for target, tried, text in EXPECTED["state"]:
+        assert words.state(target, tried) == text
     document["workload"]["launch_bound"] = True
     document["device"] = {"kind": "cuda"}
     assert claims.launch_bound(document) == EXPECTED["launch_bound"]
@@ -38,7 +62,7 @@ def test_claims_are_made_as_the_browser_makes_them(document):
 
 def test_the_ways_to_run_the_model_are_the_browsers(document):
     """Labels, times and the recommended one come alike, each way once."""
-    found = [[e.label, e.us, e.recommended] for e in whole_entries(document)]
+    found = [[e.label, round(e.us, 1), e.recommended] for e in whole_entries(document)]
     assert EXPECTED["whole"] == found
 
 

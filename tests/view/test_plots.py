@@ -66,7 +66,7 @@ def test_whole_draws_each_way_and_says_what_each_shows(document):
     ax = plot_whole(document)
     texts = "\n".join(text.get_text() for text in ax.texts)
 
-    assert [round(p.get_width(), 1) for p in ax.patches] == [41.0, 41.0, 41.4, 34.5, 41.0, 31.5]
+    assert [round(p.get_width(), 1) for p in ax.patches] == [41.0, 33.3, 41.4, 34.5, 33.4, 31.5]
     assert "1.30× (1.29 to 1.31) over eager" in texts
     assert "no difference shown (0.981 to 1.001) against eager" in texts
     assert "(ms)" in ax.get_xlabel()

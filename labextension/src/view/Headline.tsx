@@ -3,6 +3,7 @@ import type { ComponentChildren, JSX } from "preact";
 import * as claims from "./claims";
 import { headline, running, spent } from "./derive";
 import type { RunDocument, WholeRow } from "./document";
+import { scaledTimes } from "./entries";
 import * as format from "./format";
 
 export function Headline({ document }: { document: RunDocument }): JSX.Element {
@@ -27,7 +28,7 @@ function Gain({ document }: { document: RunDocument }): JSX.Element {
       <>
         <Stat figure="0 replaced" below="nothing won inside the model" />
         {overEager && (
-          <Measured row={overEager} lead={`rest ${rest ?? ""} alone, `} what={eager} second />
+          <Measured document={document} row={overEager} lead={`rest ${rest ?? ""} alone, `} what={eager} second />
         )}
       </>
     );
@@ -35,8 +36,8 @@ function Gain({ document }: { document: RunDocument }): JSX.Element {
   if (overEmpty === null && overEager === null) return <Estimate gain={estimate} live={running(document)} />;
   return (
     <>
-      {overEmpty && <Measured row={overEmpty} what={`the same rest (${rest ?? ""}) without kernels`} />}
-      {overEager && <Measured row={overEager} what={eager} second={overEmpty !== null} />}
+      {overEmpty && <Measured document={document} row={overEmpty} what={`the same rest (${rest ?? ""}) without kernels`} />}
+      {overEager && <Measured document={document} row={overEager} what={eager} second={overEmpty !== null} />}
     </>
   );
 }
@@ -57,15 +58,17 @@ function Estimate({ gain, live }: { gain: number | null; live: boolean }): JSX.E
 }
 
 interface MeasuredProps {
+  document: RunDocument;
   row: WholeRow;
   what: string;
   lead?: string;
   second?: boolean;
 }
 
-function Measured({ row, what, lead = "", second = false }: MeasuredProps): JSX.Element {
+function Measured({ document, row, what, lead = "", second = false }: MeasuredProps): JSX.Element {
   const { figure, spread, link } = claims.claim(row);
-  const moved = ["faster", "slower"].includes(claims.shown(row)) ? " → " : " and ";
+  const moved = ["faster", "slower"].includes(claims.shown(row));
+  const { against, ours } = scaledTimes(document, row);
   return (
     <Stat
       figure={figure}
@@ -75,12 +78,14 @@ function Measured({ row, what, lead = "", second = false }: MeasuredProps): JSX.
         <>
           {lead}
           {link} {what}
-          <br />
-          <span class="kforge-times-of">
-            {format.time(row.against_us)}
-            {moved}
-            {format.time(row.ours_us)}
-          </span>
+          {moved && (
+            <>
+              <br />
+              <span class="kforge-times-of">
+                {format.time(against)} → {format.time(ours)}
+              </span>
+            </>
+          )}
         </>
       }
     />

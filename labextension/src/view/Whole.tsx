@@ -65,7 +65,8 @@ export function Whole({ document }: { document: RunDocument }): JSX.Element | nu
       </div>
       <p class="kforge-note">
         <Key look="first" /> against the untouched model <Key look="second" /> against the same rest alone ·
-        95% intervals; what holds 1× shows no difference
+        95% intervals; what holds 1× shows no difference · times are the untouched model's, divided by each
+        paired ratio
       </p>
       {document.recommendation && (
         <p>

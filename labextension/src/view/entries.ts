@@ -1,4 +1,4 @@
-/** The whole model in each way that was measured, one entry a way. Python's twin is in `facts.py`. */
+/** The whole model in each way that was measured, one entry a way. Python's twin is `kforge_nb/view/entries.py`. */
 import type { RunDocument, WholeRow } from "./document";
 
 export interface WholeEntry {
@@ -21,31 +21,58 @@ export function wholeEntries(document: RunDocument): WholeEntry[] {
   const rows = document.whole;
   if (rows.length === 0) return [];
   const advice = document.recommendation?.rest;
-  const untouched = pick(rows, "eager", advice);
   const compiled = rows.find((row) => row.against === "compile");
   const ways = [...new Map(rows.map((row) => [`${row.name} ${row.rest}`, row])).values()];
   const has = (name: string, rest: string): boolean =>
     ways.some((way) => way.name === name && way.rest === rest);
 
   const entries: WholeEntry[] = [
-    { ...BARE, label: "untouched model", us: untouched?.against_us ?? null, recommended: advice === "none" },
+    { ...BARE, label: "untouched model", us: base(document), recommended: advice === "none" },
   ];
   if (compiled !== undefined && !has("empty", "inductor")) {
-    entries.push({ ...BARE, label: "torch.compile", us: compiled.against_us, recommended: false });
+    entries.push({ ...BARE, label: "torch.compile", us: scaledTimes(document, compiled).against, recommended: false });
   }
   for (const { name, rest } of ways) {
     const own = (against: string): WholeRow | null =>
       rows.find((row) => row.name === name && row.rest === rest && row.against === against) ?? null;
     const empty = own("empty");
     if (empty !== null && !has("empty", rest)) {
-      entries.push({ ...BARE, label: `rest ${rest} alone`, us: empty.against_us, recommended: false });
+      entries.push({ ...BARE, label: `rest ${rest} alone`, us: scaledTimes(document, empty).against, recommended: false });
     }
-    entries.push(entry(name, rest, own("eager"), empty, own("compile"), advice));
+    entries.push(entry(document, name, rest, own("eager"), empty, own("compile"), advice));
   }
   return entries;
 }
 
+/**
+ * Microseconds of both sides of a comparison, on the base of the untouched model where that is known:
+ * each rest was timed at another moment, so only ratios compare. Their quotient is the paired ratio.
+ */
+export function scaledTimes(
+  document: RunDocument,
+  row: WholeRow,
+): { against: number | null; ours: number | null } {
+  const { ratio } = row;
+  if (ratio === null || ratio === 0) return { against: row.against_us, ours: row.ours_us };
+  if (row.against === "eager") {
+    const against = base(document) ?? row.against_us;
+    return { against, ours: against === null ? null : against / ratio };
+  }
+  const eager = document.whole.find(
+    (r) => r.against === "eager" && r.name === row.name && r.rest === row.rest,
+  )?.ratio;
+  const from = base(document);
+  const ours = from !== null && eager != null && eager !== 0 ? from / eager : row.ours_us;
+  return { against: ours === null ? null : ours * ratio, ours };
+}
+
+/** The untouched model, as timed in turn with the recommended rest or else with the first one. */
+function base(document: RunDocument): number | null {
+  return pick(document.whole, "eager", document.recommendation?.rest)?.against_us ?? null;
+}
+
 function entry(
+  document: RunDocument,
   name: string,
   rest: string,
   overEager: WholeRow | null,
@@ -54,11 +81,11 @@ function entry(
   advice: string | undefined,
 ): WholeEntry {
   const time = overEager ?? overEmpty ?? overCompile;
-  const against = overEager?.against_us ?? null;
+  const against = overEager === null ? null : scaledTimes(document, overEager).against;
   const kernels = name !== "empty";
   return {
     label: `rest ${rest} ${kernels ? "with kernels" : "alone"}`,
-    us: time?.ours_us ?? null,
+    us: time === null ? null : scaledTimes(document, time).ours,
     low: end(against, overEager?.high),
     high: end(against, overEager?.low),
     kernels,
