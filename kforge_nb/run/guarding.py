@@ -15,6 +15,7 @@ from kforge_nb.run.devices import check_same_gpu
 from kforge_nb.run.reload import target_of
 from kforge_nb.search.tree import has_host_code
 from kforge_nb.targets.document import target_from_document
+from kforge_nb.view import words
 from kforge_nb.workload.devices import memory_told
 
 if TYPE_CHECKING:
@@ -157,9 +158,22 @@ def _register(conductor: Conductor, kernels: dict[int, Accepted], installed: set
 
 
 def _verdicts(work: Work) -> str:
-    """``2 slower, 1 wrong``: what became of a target's candidates."""
+    """Why a target without a winner has none: what became of its candidates.
+
+    Those that the search accepted were timed again, the best first, and did not hold up: with so
+    many tries some look fast by chance.
+    """
     counts = Counter(str(n.evaluation.verdict) for n in work.tree if n.evaluation)
-    return ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+    accepted = counts.pop("accepted", 0)
+    rest = ", ".join(f"{count} {verdict}" for verdict, count in counts.most_common())
+    if not accepted:
+        return f"no candidate was accepted ({rest or 'none judged'}"
+    were = words.count(accepted, "candidate") + (" was" if accepted == 1 else " were")
+    others = f"the others: {rest}" if rest else "no others"
+    return (
+        f"{were} accepted in the search, none was confirmed when the best were timed again in "
+        f"other processes ({others}"
+    )
 
 
 def _host_code(work: Work) -> str:
@@ -184,7 +198,7 @@ def _decision(
     base = {"target": index, "fingerprint": row["fingerprint"], "node": winners.get(index)}
     if decided is None:
         why = row["record"].get("state_reason") or "not searched"
-        reason = f"kept original: no candidate was accepted ({verdicts or 'none judged'}; {why})"
+        reason = f"kept original: {verdicts or 'no candidate was accepted (none judged'}; {why})"
         if row["record"].get("state") == "skipped":
             reason = f"kept original: {why}"
         elif host_code:

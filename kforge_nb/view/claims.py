@@ -20,9 +20,12 @@ __all__ = [
     "launch_bound",
     "measured",
     "shown",
+    "unconfirmed",
     "versus",
 ]
 
+UNCONFIRMED = "not confirmed"
+"""Stands behind the figure of a candidate that only the search accepted."""
 HAIR = 0.0005
 """Intervals nearer to 1 than three digits can tell say nothing."""
 
@@ -94,6 +97,15 @@ def _figures(row: Mapping[str, Any]) -> tuple[str, str]:
     if "1.00" not in (f"{low:.2f}", f"{high:.2f}"):
         return words.ratio(row["ratio"]), words.interval(low, high)
     return f"{row['ratio']:.3f}×", f"{low:.3f} to {high:.3f}"
+
+
+def unconfirmed(document: Mapping[str, Any]) -> frozenset[int]:
+    """Targets whose best candidate was accepted in the search only: the guard had no winner."""
+    accepted = {n["id"] for n in document["nodes"] if n["verdict"] == "accepted"}
+    without = {d["target"] for d in document["decisions"] if d["node"] is None}
+    return frozenset(
+        t["index"] for t in document["targets"] if t["index"] in without and t["best"] in accepted
+    )
 
 
 def fidelity(found: Mapping[str, Any] | None) -> str:

@@ -109,7 +109,7 @@ def _targets(document: Document) -> str:
     tried = Counter(node["target"] for node in document["nodes"])
     nodes = {node["id"]: node for node in document["nodes"]}
     replaced = {d["target"] for d in document["decisions"] if d["installed"]}
-    rows = []
+    rows, open_ones = [], claims.unconfirmed(document)
     head, tail = facts.head_and_tail(document)
     for target in head:
         best: Mapping[str, Any] = nodes.get(target["best"] or "", {})
@@ -123,7 +123,8 @@ def _targets(document: Document) -> str:
                 words.time(best.get("ours_us")),
                 words.marked(
                     claims.measured({**best, "ratio": best["speedup"]} if best else None), best
-                ),
+                )
+                + (f", {claims.UNCONFIRMED}" if target["index"] in open_ones else ""),
                 ("replaced, " if target["index"] in replaced else "")
                 + words.state(target, tried[target["index"]]),
             ]

@@ -50,7 +50,7 @@ def _targets(document: Document) -> str:
     tried = Counter(node["target"] for node in document["nodes"])
     nodes = {node["id"]: node for node in document["nodes"]}
     rows = [("target", "share", "calls", "eager", "best", "speed-up", "state")]
-    ranked = facts.ranked_targets(document)
+    ranked, open_ones = facts.ranked_targets(document), claims.unconfirmed(document)
     for target in ranked[:ROWS]:
         best = nodes.get(target["best"] or "")
         rows.append(
@@ -62,7 +62,8 @@ def _targets(document: Document) -> str:
                 words.time(best["ours_us"] if best else None),
                 words.marked(
                     claims.measured({**best, "ratio": best["speedup"]} if best else None), best
-                ),
+                )
+                + (f", {claims.UNCONFIRMED}" if target["index"] in open_ones else ""),
                 words.state(target, tried[target["index"]]),
             )
         )
@@ -85,7 +86,7 @@ def _decisions(document: Document) -> str:
         for d in tried
     ]
     left = len(document["decisions"]) - len(tried)
-    untried = f"{words.count(left, 'target')} without an accepted kernel, left original"
+    untried = f"{words.count(left, 'target')} without a confirmed kernel, left original"
     ran = claims.at_run_time(document["counters"])
     return "\n".join(filter(None, [_align(rows), untried if left else "", ran]))
 

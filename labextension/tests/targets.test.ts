@@ -161,3 +161,15 @@ test("shares that sum to more than the whole are explained", async () => {
   await show(run);
   expect(all(".kforge-tools").at(-1)?.textContent).toContain("timed alone, so together more than the whole");
 });
+
+test("what only the search accepted is marked, and not coloured as a gain", async () => {
+  const run = example();
+  const speed = (): Element | null | undefined =>
+    all(ROW).filter((row) => row.dataset["target"] === "0").at(-1)?.querySelector(".kforge-speed");
+  await show(run);
+  expect(speed()?.textContent).not.toContain("not confirmed");
+  for (const d of run.decisions) if (d.target === 0) Object.assign(d, { node: null, installed: false });
+  await show(run);
+  expect(speed()?.textContent).toContain(", not confirmed");
+  expect(speed()?.querySelector(".kforge-good")).toBeNull();
+});

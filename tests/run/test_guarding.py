@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from types import SimpleNamespace
 
+import pytest
 import torch
 
 from kforge_nb.errors import BadInput
@@ -59,3 +61,29 @@ def test_a_gpu_that_is_full_in_the_model_fails_the_run_with_what_to_do(stage, mo
     assert "did not suffice for measuring the model" in run["state_reason"]
     assert "empty_cache" in run["state_reason"]
     assert len(stage.store.nodes(conductor.record.id)) == 2
+
+
+@pytest.mark.parametrize(
+    ("verdicts", "said"),
+    [
+        (["wrong", "slower", "slower"], "no candidate was accepted (2 slower, 1 wrong"),
+        ([], "no candidate was accepted (none judged"),
+        (
+            ["accepted"] * 5 + ["undecided"] * 7,
+            "5 candidates were accepted in the search, none was confirmed when the best were timed "
+            "again in other processes (the others: 7 undecided",
+        ),
+        (
+            ["accepted"],
+            "1 candidate was accepted in the search, none was confirmed when the best were timed "
+            "again in other processes (no others",
+        ),
+    ],
+)
+def test_a_target_without_a_winner_says_whether_any_was_accepted(verdicts, said):
+    """Accepted in the search and confirmed are two things, and the reason tells them apart."""
+    nodes = [SimpleNamespace(evaluation=SimpleNamespace(verdict=v)) for v in verdicts]
+    row = {"index": 0, "fingerprint": "f", "record": {"state": "done", "state_reason": "the end"}}
+    told = guarding._verdicts(SimpleNamespace(tree=nodes))
+    decision = guarding._decision(row, {}, {}, (told, ""))
+    assert decision["reason"] == f"kept original: {said}; the end)"

@@ -12,6 +12,7 @@ from kforge_nb.store.document import validate
 from kforge_nb.view.payload import for_notebook, for_widget, size
 from kforge_nb.view.static import MIME, bundle, to_html, to_svg
 from kforge_nb.view.text import summary
+from kforge_nb.view.verdicts import GOOD
 
 VOID = {"br", "img", "circle", "rect", "path"}
 
@@ -98,8 +99,19 @@ def test_text_tells_the_same(document):
     assert text.startswith("run minilm: done, the budget of 26 candidates is used up")
     assert "1.06× (1.05 to 1.07) over the same rest (inductor) without kernels" in text
     assert text.count("● replaced") == 2
-    assert "1 target without an accepted kernel, left original" in text
+    assert "1 target without a confirmed kernel, left original" in text
     assert text.endswith("\n\nnote: The tokenizer is not part of the graph.")
+
+
+def test_what_only_the_search_accepted_is_marked(document):
+    """A best candidate without a winner's decision is no gain: every table says so beside it."""
+    for form in (summary, to_html):
+        assert "not confirmed" not in form(document)
+    target = next(t for t in document["targets"] if t["best"] is not None)
+    decision = next(d for d in document["decisions"] if d["target"] == target["index"])
+    decision.update(node=None, installed=False, isolated=None, in_model=None)
+    for form in (summary, to_html):
+        assert form(document).count(", not confirmed") == 1
 
 
 def test_every_cell_of_a_table_keeps_its_distance(document):
@@ -117,6 +129,25 @@ def test_a_stopped_run_is_not_said_to_be_stopped_twice(document):
 
     assert summary(document).startswith("run minilm: stopped by the user; what")
     assert "Run minilm, stopped by the user; what" in Checked(to_html(document)).text
+
+
+def test_a_run_that_ended_early_says_how_to_go_on(document):
+    """Without a live view no button does it; a run that is done has nothing to go on with."""
+    how = "%kforge resume minilm goes on from here"
+    assert how not in summary(document)
+    document.update(state="stopped", state_reason="stopped by the user")
+    assert how in summary(document)
+    assert how in Checked(to_html(document)).text
+
+
+def test_only_an_accepted_best_has_a_green_way(document):
+    """A best whose gain was not shown is followed by a line, not by success."""
+    won = f'stroke="{GOOD}" stroke-width="3"'
+    assert to_svg(document, target=0).count(won) == 3
+    best = next(node for node in document["nodes"] if node["id"] == "0.5")
+    best["verdict"] = "undecided"
+    assert won not in to_svg(document, target=0)
+    assert to_svg(document, target=0).count('stroke-width="3"') == 3
 
 
 def test_where_nothing_won_the_headline_is_no_gain(document):

@@ -98,7 +98,7 @@ function useDrawn(hands: Hands): (row: TargetRow, largest: number, selected: boo
   newest.current = hands;
   return (row, largest, selected, tabStop) => {
     const { index } = row.target;
-    const facts = [row.target, row.best, row.tried, row.installed, largest, selected, tabStop];
+    const facts = [row.target, row.best, row.tried, row.installed, row.unconfirmed, largest, selected, tabStop];
     const known = cache.current.get(index);
     if (known?.facts.every((fact, i) => fact === facts[i])) return known.element;
     const element = (
@@ -230,11 +230,14 @@ function Speedup({ row }: { row: TargetRow }): JSX.Element {
   if (row.best === null) return <span class="kforge-num">{format.NONE}</span>;
   const compared = { ...row.best, ratio: row.best.speedup };
   const { figure, spread } = claims.figures(compared);
-  const won = claims.shown(compared) === "faster";
+  const won = claims.shown(compared) === "faster" && !row.unconfirmed;
   return (
     <>
       <span class={won ? "kforge-num kforge-good" : "kforge-num"}>{figure}</span>{" "}
-      <span class="kforge-note">{spread}</span>
+      <span class="kforge-note">
+        {spread}
+        {row.unconfirmed && ", not confirmed"}
+      </span>
     </>
   );
 }

@@ -7,6 +7,8 @@ export interface TargetRow {
   best: Node | null;
   tried: number;
   installed: boolean | null;
+  /** The best was accepted in the search, and not confirmed when it was timed again. */
+  unconfirmed: boolean;
   eager: number | null;
   compile: number | null;
   ours: number | null;
@@ -31,6 +33,7 @@ export type Only = "all" | "kernels" | "searched" | "vendor";
 export function targetRows(document: RunDocument): TargetRow[] {
   const nodes = new Map(document.nodes.map((node) => [node.id, node]));
   const decided = new Map(document.decisions.map((d) => [d.target, d.installed]));
+  const without = new Set(document.decisions.filter((d) => d.node === null).map((d) => d.target));
   const tried = new Map<number, number>();
   for (const node of document.nodes) tried.set(node.target, (tried.get(node.target) ?? 0) + 1);
   return document.targets.map((target) => {
@@ -42,6 +45,7 @@ export function targetRows(document: RunDocument): TargetRow[] {
       best,
       tried: count,
       installed: decided.get(target.index) ?? null,
+      unconfirmed: best?.verdict === "accepted" && without.has(target.index),
       eager,
       compile: best?.compile_us ?? null,
       ours: best?.ours_us ?? null,
