@@ -8,7 +8,15 @@ pieces, on another day, or be ended at any moment::
     python -m benchmarks.judge --append pairs.jsonl --seconds 600     # as often as wanted
     python -m benchmarks.judge --append pairs.jsonl --pairs 0 --json  # the rates so far
 
-The exit status is 1 where one of the bars of ``BARS`` is missed by the pairs there are.
+Without options a few pairs are judged, the stages of clearly faster candidates are timed, and 200
+candidates in a row are looked at for what they leave. ``--pairs``, ``--append``, ``--stages`` and
+``--leaks`` run the parts that they name and no others::
+
+    python -m benchmarks.judge --pairs 0 --stages --json
+    python -m benchmarks.judge --leaks 200 --device cuda --json       # and the device's memory
+
+The exit status is 1 where the pairs there are miss one of ``BARS``, where a clearly faster
+candidate takes longer than its bar, and where anything is left behind.
 """
 
 from __future__ import annotations
@@ -22,7 +30,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from benchmarks.judge_leaks import leak_rows
+from benchmarks.judge_leaks import LEAKS, leak_rows, leaking
 from benchmarks.judge_rates import BARS, missed, rate_rows
 from benchmarks.judge_stages import BAR_SECONDS, late, stage_rows
 from benchmarks.judge_twins import KERNELS, TWINS, Calibrated, TwinJudge, candidate, target
@@ -30,8 +38,9 @@ from benchmarks.report import add_json_option, commit, make_report, write_report
 from kforge_nb.judge.bench import Bench
 from kforge_nb.settings import Settings
 
-__all__ = ["main", "next_pairs", "read_pairs"]
+__all__ = ["chosen", "main", "next_pairs", "read_pairs"]
 
+_PAIRS = 12
 _ORDER = tuple((kind, name, threads) for threads in (1, 2) for name in KERNELS for kind in TWINS)
 Record = dict[str, Any]
 
@@ -139,26 +148,51 @@ def _judge_pairs(options: argparse.Namespace, done: list[Record]) -> None:
             benches.close()
 
 
-def main() -> int:
-    """Judge pairs, print the rates; the exit status says whether the bars are met."""
+def chosen(options: argparse.Namespace) -> argparse.Namespace:
+    """The options with the parts to run: those that were named, or all of them."""
+    named = {"pairs", "append", "stages", "leaks"}
+    everything = all(getattr(options, part) in (None, False) for part in named)
+    pairs = 0 if options.stages or options.leaks else _PAIRS
+    if everything or options.append:
+        pairs = _PAIRS
+    options.pairs = pairs if options.pairs is None else options.pairs
+    options.stages = options.stages or everything
+    options.leaks = (LEAKS if everything else 0) if options.leaks is None else options.leaks
+    return options
+
+
+def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(description=__doc__.split("\n", 1)[0])
-    parser.add_argument("--pairs", type=int, default=12, help="new pairs at most, default 12")
+    words = f"new pairs at most, default {_PAIRS} where pairs are judged"
+    parser.add_argument("--pairs", type=int, help=words)
     parser.add_argument("--seconds", type=float, default=1e9, help="begin no pair after so long")
     parser.add_argument("--append", metavar="FILE", help="lines of pairs: read, and added to")
-    parser.add_argument("--stages", action="store_true", help="seconds of each stage too")
-    parser.add_argument("--leaks", type=int, default=0, metavar="N", help="N candidates in a row")
+    parser.add_argument("--stages", action="store_true", help="seconds of each stage")
+    words = f"what N candidates in a row leave, default {LEAKS} where nothing else is named"
+    parser.add_argument("--leaks", type=int, metavar="N", help=words)
+    words = "where the leak check runs: on cuda it looks at the device's memory too"
+    parser.add_argument("--device", default="cpu", metavar="cpu|cuda", help=words)
     add_json_option(parser)
-    options = parser.parse_args()
+    return parser
+
+
+def main() -> int:
+    """Run the parts, print what they found; the exit status says whether the bars are met."""
+    options = chosen(_parser().parse_args())
     done = read_pairs(Path(options.append) if options.append else None)
     _judge_pairs(options, done)
     rows = rate_rows(done)
     if options.stages:
         rows += stage_rows()
     if options.leaks:
-        rows += leak_rows(options.leaks)
-    failures = missed(rows) + late(rows)
+        rows += leak_rows(options.leaks, options.device)
+    failures = missed(rows) + late(rows) + leaking(rows)
     notes = [f"bar: {bar.words}" for bar in BARS]
-    notes.append(f"bar: one clearly faster candidate is judged in {BAR_SECONDS:g} s")
+    notes.append(
+        f"bar: one clearly faster candidate on inputs under 64 MB is judged in {BAR_SECONDS:g} s, "
+        "compiling apart"
+    )
+    notes.append("bar: no process, file, memory or descriptor is left of candidates in a row")
     notes += [f"missed: {words}" for words in failures]
     write_report(make_report("judge", rows, notes=notes), options.json)
     return 1 if failures else 0

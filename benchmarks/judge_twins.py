@@ -110,12 +110,12 @@ def candidate(kernel: TwinKernel, extra: int) -> Candidate:
     return Candidate("cpp", kernel.source, plan, f"{kernel.family}+{extra}")
 
 
-def target(kernel: TwinKernel) -> Target:
-    """What the kernel computes, with one captured input."""
+def target(kernel: TwinKernel, device: str = "cpu") -> Target:
+    """What the kernel computes, with one captured input on a device."""
     graph = fx.Graph()
     proxy = fx.Proxy(graph.placeholder("in0"), fx.proxy.GraphAppendingTracer(graph))
     graph.output((kernel.function(proxy).node,))
-    values = torch.randn(kernel.shape)
+    values = torch.randn(kernel.shape, device=device)
     captured = CapturedInputs()
     captured.add([values])
     captured.finish()

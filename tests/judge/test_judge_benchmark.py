@@ -7,8 +7,10 @@ import json
 
 import pytest
 
+from benchmarks import judge as judge_benchmark
+from benchmarks import judge_leaks
 from benchmarks.judge import next_pairs, read_pairs
-from benchmarks.judge_leaks import leak_rows
+from benchmarks.judge_leaks import CUDA_SOURCE, LEAKS, SLACK_MIB, Footprint, leak_rows, leaking
 from benchmarks.judge_rates import missed, rate_rows, wilson
 from benchmarks.judge_stages import BAR_SECONDS, late
 from benchmarks.judge_twins import KERNELS, TWINS, Calibrated, candidate
@@ -96,4 +98,88 @@ def test_nothing_is_left_of_candidates_a_third_of_which_crash():
 
     assert rows[0]["verdicts"]["crashed"] == 2
     assert rows[0]["verdicts"]["wrong"] == 2
-    assert [row["name"] for row in rows if row["value"] > 0] == []
+    assert leaking(rows) == []
+
+
+PARTS = {
+    "": (12, True, LEAKS),
+    "--seconds 60 --json": (12, True, LEAKS),
+    "--pairs 0 --stages": (0, True, 0),
+    "--stages": (0, True, 0),
+    "--leaks 6": (0, False, 6),
+    "--pairs 3": (3, False, 0),
+    "--append FILE": (12, False, 0),
+    "--append FILE --pairs 0": (0, False, 0),
+    "--pairs 4 --stages --leaks 9": (4, True, 9),
+}
+
+
+@pytest.mark.parametrize("line", PARTS)
+def test_all_parts_run_unless_some_are_named(line):
+    """Without options everything is run; with them what they name, and no more."""
+    found = judge_benchmark.chosen(judge_benchmark._parser().parse_args(line.split()))
+
+    assert (found.pairs, found.stages, found.leaks) == PARTS[line]
+
+
+FOUND = {
+    "a leak": ([measure_row("leaks: processes, 200 candidates, judge closed", 1, "left")], 1),
+    "too slow": ([measure_row("stages: row sum of 60 MB in, judged", 3.2, "s")], 1),
+    "nothing": ([measure_row("leaks: processes, 200 candidates, judge closed", 0, "left"),
+                 measure_row("stages: row sum of 60 MB in, judged", 2.9, "s")], 0),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", FOUND)
+def test_the_exit_status_says_what_was_missed(name, monkeypatch, capsys):
+    """A leak or a late stage is a failure like a missed rate, and the bars are printed."""
+    rows, status = FOUND[name]
+    monkeypatch.setattr(judge_benchmark, "_judge_pairs", lambda *_: None)
+    monkeypatch.setattr(judge_benchmark, "stage_rows", lambda: rows[-1:])
+    monkeypatch.setattr(judge_benchmark, "leak_rows", lambda *_: rows[:-1] or rows)
+    monkeypatch.setattr("sys.argv", ["judge"])
+
+    assert judge_benchmark.main() == status
+    said = capsys.readouterr().out
+    assert "judged in 3 s" in said
+    assert "is left of candidates in a row" in said
+    assert ("missed: " in said) == bool(status)
+
+
+def test_memory_of_a_device_is_compared_above_the_noise(tmp_path, monkeypatch):
+    """What others do moves a few MiB; more than that is a leak, told in MiB."""
+    readings = iter([500, 500 + SLACK_MIB - 1, 500 + SLACK_MIB])
+    monkeypatch.setattr(judge_leaks, "_device_mib", lambda _: next(readings))
+    before, noise, leak = (Footprint(tmp_path, "cuda") for _ in range(3))
+
+    assert noise.above(before)["MiB of device memory"] == 0
+    assert leak.above(before)["MiB of device memory"] == SLACK_MIB
+
+
+def test_device_code_of_the_leak_check_compiles(tmp_path):
+    """Right, crashing and wrong: all three are valid code with nothing against them."""
+    from kforge_nb.compilers.nvrtc import CudaBuilt, build_cuda, find_nvrtc
+    from kforge_nb.errors import MissingTool
+    from kforge_nb.judge.cuda.policy import scan_cuda
+
+    try:
+        find_nvrtc()
+    except MissingTool as missing:
+        pytest.skip(str(missing))
+    mix = judge_leaks._mix(judge_leaks._KERNEL, "cuda")
+    assert len({c.source for c in mix}) == 3
+    assert mix[0].source == CUDA_SOURCE
+    for made in mix:
+        assert scan_cuda(made.source) == []
+        assert isinstance(build_cuda(made.source, ("kernel",), cache=tmp_path, arch="sm_90"),
+                          CudaBuilt)  # fmt: skip
+
+
+@pytest.mark.gpu
+def test_nothing_is_left_on_a_device():
+    """The same on a GPU, where the device's memory is looked at by another process."""
+    rows = leak_rows(9, "cuda:0")
+
+    assert rows[0]["verdicts"]["crashed"] == 3
+    assert any("device memory" in row["name"] for row in rows)
+    assert leaking(rows) == []
