@@ -18,7 +18,7 @@ from kforge_nb.errors import BadInput
 from kforge_nb.guard.decider import Decider
 from kforge_nb.guard.fidelity import LIMIT
 from kforge_nb.guard.measure import OutOfMemory, Stopped, Timer, free_memory
-from kforge_nb.guard.policy import RESTS, Rest
+from kforge_nb.guard.policy import ALONE, RESTS, Rest
 from kforge_nb.guard.report import Decision, GuardReport, Whole
 from kforge_nb.guard.stage import Stage, Unusable
 
@@ -263,7 +263,10 @@ def _recommend(
     )
     alone = "" if best.kept else " without any kernel"
     why = f"{best.rest}{alone} runs at {figure} of the untouched model"
-    return best.rest, "; ".join([why, *([f"the others: {others}"] if others else []), *wrong])
+    what = [] if best.kept else [f"that is {ALONE[best.rest]}, with nothing to apply"]
+    return best.rest, "; ".join(
+        [why, *what, *([f"the others: {others}"] if others else []), *wrong]
+    )
 
 
 def _wrong(stages: Sequence[Stage]) -> list[str]:

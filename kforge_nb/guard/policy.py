@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from kforge_nb.guard.replay import Lane, Replay
 
 __all__ = [
+    "ALONE",
     "FIXED_SHAPES",
     "RECORDS",
     "RESTS",
@@ -29,6 +30,13 @@ RestName = Literal["eager", "inductor", "cudagraphs", "inductor-cudagraphs"]
 RESTS: tuple[RestName, ...] = ("eager", "inductor", "cudagraphs", "inductor-cudagraphs")
 RECORDS: dict[str, RestName] = {"cudagraphs": "eager", "inductor-cudagraphs": "inductor"}
 """What a rest with CUDA graphs records: calls of the graphs that another rest compiles."""
+ALONE: dict[str, str] = {
+    "eager": 'torch.compile(model, backend="eager")',
+    "inductor": "torch.compile(model)",
+    "cudagraphs": 'torch.compile(model, backend="cudagraphs")',
+    "inductor-cudagraphs": 'torch.compile(model, mode="reduce-overhead")',
+}
+"""What to call to have a rest without any kernel, which needs nothing of kforge."""
 FIXED_SHAPES = 3
 """So many shapes are compiled one by one. (Dynamo stops at 8, a workload keeps 4 signatures.)"""
 

@@ -126,9 +126,11 @@ def _check_news(record: Record, works: list[Work]) -> None:
     decided = {d["target"]: d["node"] for d in record.store.decisions(record.id)}
     if any(winner_of(work) != decided.get(work.index) for work in works):
         return
+    installs = any(d["installed"] for d in record.store.decisions(record.id))
+    what = "run.apply() puts its kernels into the model" if installs else "it installs no kernel"
     raise BadInput(
-        f"run {record.name} is done, so there is nothing to go on with; run.apply() puts its "
-        "kernels into the model, and a new %%kforge optimize with a larger --budget searches on"
+        f"run {record.name} is done, so there is nothing to go on with; {what}, and a new "
+        "%%kforge optimize with a larger --budget searches on"
     )
 
 

@@ -344,8 +344,21 @@ class Run(RunView):
             raise BadInput(f"nothing is decided yet: {self.status()}; {self._how_to_decide()}")
         kernels = installed_kernels(record)
         if not kernels:
-            raise BadInput(f"run {self.name} installs no kernel; run.guard says why")
+            raise BadInput(f"run {self.name} installs no kernel; {self._instead()}")
         return kernels
+
+    def _instead(self) -> str:
+        """What to do where no kernel won: compile the model, where that alone is faster."""
+        from kforge_nb.guard.policy import ALONE
+
+        advice = self._source.document(details=False)["recommendation"]
+        rest = advice["rest"] if advice else "none"
+        if rest not in ALONE:
+            return "the model stays as it is, and run.guard says why"
+        return (
+            f"the guard recommends rest={rest!r} without any, and that is {ALONE[rest]} (run.guard "
+            "says more)"
+        )
 
     def _how_to_decide(self) -> str:
         """What to do so that the guard decides: wait for a run at work, go on with an ended one."""

@@ -79,6 +79,8 @@ def test_a_rest_without_kernels_says_so():
     rest, why = recommended(stage("eager", CHANCE), stage("inductor", SURE))
     assert rest == "inductor"
     assert why.startswith("inductor without any kernel runs at 1.100×")
+    assert "that is torch.compile(model), with nothing to apply" in why
+    assert "nothing to apply" not in recommended(stage("inductor", SURE, SURE))[1]
 
 
 def test_a_faster_rest_with_a_worse_output_is_named():

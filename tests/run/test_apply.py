@@ -173,6 +173,26 @@ def test_a_compiled_copy_leaves_the_model_alone(decided, model):
     torch.testing.assert_close(fast(x), model(x))
 
 
+@pytest.mark.parametrize(
+    ("rest", "said"),
+    [("inductor", "that is torch.compile(model)"), ("none", "the model stays as it is")],
+)
+def test_without_a_kernel_apply_says_what_to_do_instead(decided, model, rest, said):
+    """A gain of the compiler alone is had from the compiler; and resume speaks of no kernels."""
+    run, _ = decided
+    (decision,) = run.record.store.decisions(run.record.id)
+    run.record.store.set_decision(run.record.id, 0, {**decision, "installed": False})
+    advice = {"rest": rest, "reason": "for the test"}
+    run.record.store.update_run(run.record.id, recommendation=advice)
+
+    for use in (run.apply, lambda: run.compile(model)):
+        with pytest.raises(BadInput, match="installs no kernel") as caught:
+            use()
+        assert said in str(caught.value)
+    with pytest.raises(BadInput, match="it installs no kernel, and a new"):
+        kforge_nb.resume(run)
+
+
 def test_what_is_not_decided_cannot_be_applied(stage, model):
     """Before the guard has decided, apply says so instead of installing unmeasured kernels."""
     run = Run(StoreSource(stage.conductor().record))
