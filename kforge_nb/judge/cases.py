@@ -6,6 +6,7 @@ comes from the operating system and is not kept.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
@@ -15,10 +16,11 @@ from torch import fx
 
 from kforge_nb.errors import BadInput
 from kforge_nb.judge.blocks import largest_size
-from kforge_nb.judge.correctness import Expected, Terms, check_output, expect
+from kforge_nb.judge.correctness import Expected, Reach, Terms, check_output, expect
 from kforge_nb.judge.draws import HARD_SETS, hard_set, redraw
 from kforge_nb.judge.kin import kin
 from kforge_nb.judge.nearby import nearby_errors, secret_generator
+from kforge_nb.judge.sides import ALWAYS, NOT_FINITE, Sides
 from kforge_nb.targets.float64 import reference
 from kforge_nb.targets.operators import describe
 from kforge_nb.targets.target import Target
@@ -40,9 +42,12 @@ _MASKS = frozenset(
      "constant_pad_nd", "linalg_solve_triangular"}
 )  # fmt: skip
 """What keeps parts of a matrix clear of others, or fills it by and by."""
+_BY_HAND = frozenset({"mul", "sum", "setitem"})  # a recurrence multiplied out step by step
 _EQUAL = frozenset({"impulses", "zeros"})
 _APART = "scaled rows"
 _MAY_BE_INFINITE = frozenset({"specials", "negative infinities"})
+_DEFINED = ("redrawn", NOT_FINITE)  # whatever eager makes of them
+_MOST_ALONE = 4  # sets of one input each
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,20 +101,35 @@ def make_case(
         result = graph(*inputs)
         eager = [result] if isinstance(result, torch.Tensor) else list(result)
         beside = nearby_errors(graph, inputs, eager)
+        reach = _reach(graph, inputs) if name.startswith(NOT_FINITE) else [None] * len(eager)
         if exact_on is not None:
             inputs = [moved(t, exact_on) for t in inputs]
             eager = [moved(t, exact_on) for t in eager]
         exact = reference(graph, inputs)
     names = {describe(node).name for node in graph.graph.nodes}
-    masked = bool(names & _PRODUCTS) and bool(names & _MASKS)
+    masked = (bool(names & _PRODUCTS) and bool(names & _MASKS)) or names >= _BY_HAND
     terms = Terms(
         _summands(graph, inputs, eager), _condition(inputs), name in _EQUAL, _size(inputs),
         masked, name == _APART,
     )  # fmt: skip
     kinds = [kin(inputs, low) if name == _APART else None for low in eager]
-    rows = zip(exact, eager, beside, kinds, strict=True)
-    made = [expect(high, low, terms, near, kind) for high, low, near, kind in rows]
+    rows = zip(exact, eager, beside, kinds, reach, strict=True)
+    made = [expect(high, low, terms, near, kind, far) for high, low, near, kind, far in rows]
     return Case(name, list(inputs), made)
+
+
+def _reach(graph: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> list[Reach | None]:
+    """What each output would be if an infinity in the inputs were NaN, and if it were 1."""
+
+    def unknown(value: float) -> list[torch.Tensor | None]:
+        changed = [t.masked_fill(t == math.inf, value) if t.is_floating_point() else t
+                   for t in inputs]  # fmt: skip
+        result = graph(*changed)
+        outputs = [result] if isinstance(result, torch.Tensor) else list(result)
+        return [t.isnan().contiguous() if t.is_floating_point() else None for t in outputs]
+
+    pairs = zip(unknown(math.nan), unknown(1.0), strict=True)
+    return [None if a is None or b is None else Reach(a, b) for a, b in pairs]
 
 
 def _summands(
@@ -182,31 +202,58 @@ def build_cases(
         )
     left = memory // max(cases[0].bytes, 1) - len(cases)
     base = seen[0]
-    for i in range(_REDRAWN if left > _REDRAWN + _ALWAYS else 1):
-        _append(cases, make, target, f"redrawn {i}", redraw(base, generator))
+    sides = Sides(target.graph, base)
+    adder = _Adder(cases, make, target)
+    both = left > _REDRAWN + _ALWAYS and not sides.names
+    for i in range(_REDRAWN if both else 1):
+        adder.add(f"redrawn {i}", redraw(base, generator))
+    for name in sides.names:
+        if name in ALWAYS or len(cases) < left:
+            adder.add_sides(sides, name, base, generator)
     for index, name in enumerate(HARD_SETS):
         if index < _ALWAYS or len(cases) < left:
-            _append(cases, make, target, name, hard_set(name, base, generator))
+            adder.add(name, hard_set(name, base, generator))
     return cases
 
 
-def _append(
-    cases: list[Case],
-    make: Callable[[fx.GraphModule, str, Sequence[torch.Tensor]], Case],
-    target: Target,
-    name: str,
-    inputs: list[torch.Tensor],
-) -> None:
-    try:
-        case = make(target.graph, name, inputs)
-    except torch.OutOfMemoryError:
-        raise
-    except (RuntimeError, ValueError, TypeError, IndexError):
-        return  # eager does not define these values: nothing can be asked of a candidate there
-    infinite = any(e.special is not None for e in case.expected)
-    if infinite and name not in _MAY_BE_INFINITE and not name.startswith("redrawn"):
-        return
-    cases.append(case)
+class _Adder:
+    """Makes cases of input sets and keeps those of which something can be asked."""
+
+    def __init__(
+        self,
+        cases: list[Case],
+        make: Callable[[fx.GraphModule, str, Sequence[torch.Tensor]], Case],
+        target: Target,
+    ) -> None:
+        self._cases, self._make, self._target = cases, make, target
+
+    def add(self, name: str, inputs: list[torch.Tensor]) -> Case | None:
+        """The case, if eager defines it."""
+        try:
+            case = self._make(self._target.graph, name, inputs)
+        except torch.OutOfMemoryError:
+            raise
+        except (RuntimeError, ValueError, TypeError, IndexError):
+            return None  # eager does not define these values: nothing can be asked there
+        infinite = any(e.special is not None for e in case.expected)
+        if infinite and name not in _MAY_BE_INFINITE and not name.startswith(_DEFINED):
+            return None
+        self._cases.append(case)
+        return case
+
+    def add_sides(
+        self, sides: Sides, name: str, base: list[torch.Tensor], generator: torch.Generator
+    ) -> None:
+        """The set of all other inputs, and those of one each where that tells too little."""
+        case = self.add(name, sides.draw(name, base, generator))
+        telling = case is not None and any(_tells(e) for e in case.expected)
+        for alone in sides.alone(name, base if telling else None)[:_MOST_ALONE]:
+            self.add(alone, sides.draw(alone, base, generator))
+
+
+def _tells(expected: Expected) -> bool:
+    """Whether some of an output can be compared in numbers."""
+    return expected.special is None or not bool(expected.special.all())
 
 
 def weakness(cases: Sequence[Case]) -> str | None:

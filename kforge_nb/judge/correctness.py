@@ -30,7 +30,17 @@ from kforge_nb.judge.blocks import all_finite, spans
 from kforge_nb.judge.budget import FACTOR, SUM, ULPS, Budget, Terms
 from kforge_nb.judge.evaluation import ErrorFigure
 
-__all__ = ["FACTOR", "SUM", "ULPS", "Expected", "OutputCheck", "Terms", "check_output", "expect"]
+__all__ = [
+    "FACTOR",
+    "SUM",
+    "ULPS",
+    "Expected",
+    "OutputCheck",
+    "Reach",
+    "Terms",
+    "check_output",
+    "expect",
+]
 
 _PLAIN = Terms()
 _SHOWN = 4
@@ -43,8 +53,10 @@ class Expected:
     ``reference`` is float64 (or the exact dtype of integers), ``tolerance`` float32 of the same
     shape (None: must be equal), ``special`` where eager is not finite (None: nowhere). With
     ``free`` anything may stand there: matrices that are masked or padded with zeros carry NaN and
-    infinity to places that the mathematics keeps clear of them. ``scale`` is the root mean square
-    of what is finite.
+    infinity to places that the mathematics keeps clear of them. ``open`` where anything may stand
+    because of an infinity in a weight (None: no weight holds one): which of NaN and the infinities
+    comes of it, and whether an activation cuts it off, depends on the order of honest steps.
+    ``scale`` is the root mean square of what is finite.
     """
 
     reference: torch.Tensor
@@ -55,6 +67,7 @@ class Expected:
     budget: float
     free: bool = False
     scale: float = 0.0
+    open: torch.Tensor | None = None
 
     def to(self, device: str | torch.device) -> Expected:
         """The same on another device."""
@@ -64,6 +77,7 @@ class Expected:
             eager=self.eager.to(device),
             tolerance=None if self.tolerance is None else self.tolerance.to(device),
             special=None if self.special is None else self.special.to(device),
+            open=None if self.open is None else self.open.to(device),
         )
 
     def at(self, index: torch.Tensor | slice) -> Expected:
@@ -79,7 +93,20 @@ class Expected:
             eager=taken(self.eager),
             tolerance=None if self.tolerance is None else taken(self.tolerance),
             special=None if self.special is None else taken(self.special),
+            open=None if self.open is None else taken(self.open),
         )
+
+
+@dataclass(frozen=True, slots=True)
+class Reach:
+    """What of an output depends on a NaN or infinity in a weight, and what on a NaN; booleans."""
+
+    touched: torch.Tensor
+    unknown: torch.Tensor
+
+    def to(self, device: str | torch.device) -> Reach:
+        """The same on another device."""
+        return Reach(self.touched.to(device), self.unknown.to(device))
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,12 +128,14 @@ def expect(
     terms: Terms = _PLAIN,
     nearby: torch.Tensor | None = None,
     kind: torch.Tensor | None = None,
+    reach: Reach | None = None,
 ) -> Expected:
     """Work out the budget of one output from its exact value and eager's value.
 
     ``nearby``: eager's largest errors on inputs close by, where an element has no others of its
     kind around it to say what eager's error is. ``kind``: which rows come from inputs of the same
-    size, where rows have scales of their own (:mod:`kforge_nb.judge.kin`).
+    size, where rows have scales of their own (:mod:`kforge_nb.judge.kin`). ``reach``: what depends
+    on an infinity in a weight; where eager says infinite, something not finite must come of it.
     """
     if not eager.is_floating_point():
         return Expected(reference, eager.contiguous(), None, None, 0.0, 0.0)
@@ -114,6 +143,11 @@ def expect(
     exact = reference.to(torch.float64).contiguous()
     finite = all_finite(eager) and all_finite(exact)
     special = None if finite else ~torch.isfinite(eager)
+    undecided = None
+    if reach is not None:
+        reach = reach.to(eager.device)
+        special = reach.touched if special is None else special | reach.touched
+        undecided = reach.touched & ~reach.unknown & ~eager.isinf()
     made = Budget(exact, eager, None if nearby is None else nearby.to(exact.device), finite, kind)
     tolerance, largest = made.tolerance(terms)
     return Expected(
@@ -125,6 +159,7 @@ def expect(
         _figure(largest, made.scale),
         terms.masked,
         made.scale,
+        undecided,
     )
 
 
@@ -187,10 +222,11 @@ class _Outside:
         error = torch.sub(got, expected.reference).abs_()  # in float64, whatever got is
         bad = ~(error <= tolerance)
         if expected.special is not None:
-            same = (got == expected.eager) | (got.isnan() & expected.eager.isnan())
-            lacks = torch.zeros_like(same) if expected.free else ~same
-            bad = torch.where(expected.special, lacks, bad & torch.isfinite(expected.reference))
-            error = torch.where(expected.special, 0.0, error)
+            bad &= torch.isfinite(expected.reference) & ~expected.special
+            error.masked_fill_(expected.special, 0.0)
+            places = expected.special.nonzero().view(-1)
+            if places.numel():  # few, and comparing NaNs is slow
+                bad[places] = _lacking(expected.at(places), got[places])
         largest = float(error.max())
         self.error = max(self.error, math.inf if math.isnan(largest) else largest)
         count = int(bad.sum())
@@ -204,6 +240,16 @@ class _Outside:
             self.bad = torch.zeros_like(self._like, dtype=torch.bool)
         self.bad.view(-1)[at] = bad
         self.count += count
+
+
+def _lacking(expected: Expected, got: torch.Tensor) -> torch.Tensor:
+    """Where something not finite is wanted and does not stand; of the special places alone."""
+    if expected.free:
+        return torch.zeros_like(got, dtype=torch.bool)
+    lacks = ~((got == expected.eager) | (got.isnan() & expected.eager.isnan()))
+    if expected.open is not None:
+        lacks &= ~(expected.open | (expected.eager.isinf() & ~torch.isfinite(got)))
+    return lacks
 
 
 def _check_equal(expected: Expected, got: torch.Tensor, output: str, case: str) -> OutputCheck:

@@ -14,9 +14,10 @@ from typing import Any
 import torch
 
 from kforge_nb.judge.blocks import spans
+from kforge_nb.judge.roles import main_inputs
 from kforge_nb.targets.target import TensorSpec
 
-__all__ = ["HARD_SETS", "hard_set", "lay_out", "redraw", "redraw_flat"]
+__all__ = ["HARD_SETS", "distinct", "fill", "hard_set", "lay_out", "redraw", "redraw_flat"]
 
 _FEW = 16
 _MASK_BELOW = -1e4
@@ -91,28 +92,30 @@ def _scale(seen: Tensors, generator: torch.Generator, pick: Callable[[torch.dtyp
         flat = torch.randn(
             tensor.shape, generator=generator, dtype=torch.float32, device=tensor.device
         )
-        _fill(tensor, flat.to(torch.float64) * pick(tensor.dtype))
+        fill(tensor, flat.to(torch.float64) * pick(tensor.dtype))
 
 
 def _main(tensors: Tensors) -> Tensors:
-    """The floating-point inputs with the most elements: what the others are applied to."""
-    floats = [t for t in tensors if t.is_floating_point() and t.numel() > 0]
-    most = max((t.numel() for t in floats), default=0)
-    return [t for t in floats if t.numel() == most]
+    return [tensors[i] for i in main_inputs(tensors)]
 
 
-def _fill(tensor: torch.Tensor, values: torch.Tensor) -> None:
+def distinct(tensor: torch.Tensor) -> torch.Tensor:
+    """The part of a tensor that has memory of its own: a view, one long where it is expanded."""
+    if 0 not in tensor.stride():
+        return tensor
+    return tensor[tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())]
+
+
+def fill(tensor: torch.Tensor, values: torch.Tensor) -> None:
     """Write values into a tensor that may be expanded (stride 0)."""
-    if 0 in tensor.stride() and tensor.numel() > 1:
-        index = tuple(slice(0, 1) if stride == 0 else slice(None) for stride in tensor.stride())
-        tensor[index].copy_(values[index].to(tensor.dtype))
-    else:
-        tensor.copy_(values.to(tensor.dtype))
+    if 0 in tensor.stride():
+        values = values[tuple(slice(0, 1) if s == 0 else slice(None) for s in tensor.stride())]
+    distinct(tensor).copy_(values.to(tensor.dtype))
 
 
 def _zeros(tensors: Tensors, _: torch.Generator) -> None:
     for tensor in _main(tensors):
-        _fill(tensor, torch.zeros(tensor.shape, device=tensor.device))
+        fill(tensor, torch.zeros(tensor.shape, device=tensor.device))
 
 
 def _huge(tensors: Tensors, generator: torch.Generator) -> None:
@@ -134,7 +137,7 @@ def _offset(tensors: Tensors, generator: torch.Generator) -> None:
             tensor.shape, generator=generator, dtype=torch.float32, device=tensor.device
         )
         middle = 30.0 if tensor.dtype in (torch.float16, torch.bfloat16) else 1000.0
-        _fill(tensor, middle + noise)
+        fill(tensor, middle + noise)
 
 
 def _impulses(tensors: Tensors, generator: torch.Generator) -> None:
@@ -146,7 +149,7 @@ def _impulses(tensors: Tensors, generator: torch.Generator) -> None:
         places = torch.randint(tensor.numel(), (count,), **here)
         values[places] = 4.0 * torch.randn(count, **here) + 1.0
         values[-1] = 7.0
-        _fill(tensor, values.view(tensor.shape))
+        fill(tensor, values.view(tensor.shape))
 
 
 def _specials(tensors: Tensors, generator: torch.Generator) -> None:
@@ -158,7 +161,7 @@ def _specials(tensors: Tensors, generator: torch.Generator) -> None:
         places = torch.randint(tensor.numel(), (count,), **here)
         kinds = torch.tensor([float("nan"), float("inf"), float("-inf")], device=tensor.device)
         values[places] = kinds[torch.arange(count, device=tensor.device) % 3]
-        _fill(tensor, values.view(tensor.shape))
+        fill(tensor, values.view(tensor.shape))
 
 
 def _infinite(tensors: Tensors, generator: torch.Generator) -> None:
@@ -167,7 +170,7 @@ def _infinite(tensors: Tensors, generator: torch.Generator) -> None:
         here: dict[str, Any] = {"generator": generator, "device": tensor.device}
         values = torch.randn(tensor.numel(), **here)
         values[torch.rand(tensor.numel(), **here) < 0.1] = float("-inf")
-        _fill(tensor, values.view(tensor.shape))
+        fill(tensor, values.view(tensor.shape))
 
 
 def _tails(tensors: Tensors, generator: torch.Generator) -> None:
@@ -175,7 +178,7 @@ def _tails(tensors: Tensors, generator: torch.Generator) -> None:
     for tensor in _main(tensors):
         here: dict[str, Any] = {"generator": generator, "device": tensor.device}
         size = torch.exp(torch.rand(tensor.shape, **here) * 10.3 - 6.9)
-        _fill(tensor, size * (2.0 * torch.randint(2, tensor.shape, **here) - 1.0))
+        fill(tensor, size * (2.0 * torch.randint(2, tensor.shape, **here) - 1.0))
 
 
 def _scaled(tensors: Tensors, generator: torch.Generator) -> None:
@@ -184,7 +187,7 @@ def _scaled(tensors: Tensors, generator: torch.Generator) -> None:
         here: dict[str, Any] = {"generator": generator, "device": tensor.device}
         rows = (*tensor.shape[:-1], 1) if tensor.dim() else ()
         size = torch.exp(torch.rand(rows, **here) * 13.8 - 6.9)
-        _fill(tensor, size * torch.randn(tensor.shape, **here))
+        fill(tensor, size * torch.randn(tensor.shape, **here))
 
 
 HARD_SETS: dict[str, Callable[[Tensors, torch.Generator], None]] = {

@@ -16,6 +16,7 @@ from torch import fx
 
 from kforge_nb.judge.cases import Case
 from kforge_nb.judge.draws import HARD_SETS, lay_out
+from kforge_nb.judge.sides import Sides
 from kforge_nb.targets.target import TensorSpec
 
 __all__ = ["NAME", "feedback_case", "like"]
@@ -41,8 +42,12 @@ def feedback_case(
         make: makes a case of a graph, a name and inputs.
     """
     tensors = [like(tensor, generator) for tensor in seen]
-    if failed in HARD_SETS:
-        HARD_SETS[failed](tensors, generator)
+    sides = Sides(graph, seen)
+    if failed in HARD_SETS or sides.knows(failed):
+        if failed in HARD_SETS:
+            HARD_SETS[failed](tensors, generator)
+        else:
+            sides.fill(failed, tensors, generator)
         name = f"{NAME}: {failed}"
     else:
         name = f"{NAME}: ordinary values"
