@@ -95,7 +95,8 @@ def add_option(parser: argparse.ArgumentParser, spec: OptionSpec) -> None:
     if spec.kind is bool:
         parser.add_argument(spec.flag, dest=spec.name, action="store_true", default=None, help=text)
         return
-    metavar = "|".join(spec.choices) if spec.choices else spec.kind.__name__.upper()
+    value = "N/NAME" if spec.numbers else spec.kind.__name__.upper()
+    metavar = "|".join(spec.choices) if spec.choices else value
     parser.add_argument(
         spec.flag,
         dest=spec.name,

@@ -62,7 +62,7 @@ class RunOptions(TypedDict, total=False):
 
     name: str | None
     granularity: str | None
-    target: int | Sequence[int] | None
+    target: int | str | Sequence[int | str] | None
     ops: str | Sequence[str] | None
     top: int | None
     proposer: str | None

@@ -69,9 +69,10 @@ def _commands() -> dict[str, Command]:
     for name, what in {"stop": "end", "pause": "hold", "resume": "go on with"}.items():
         found[name].parser.add_argument(
             "--target",
-            metavar="N",
+            metavar="N/NAME",
             action="append",
-            help=f"{what} only this target of a run that is at work; may be given again",
+            help=f"{what} only this target (index or name) of a run that is at work; may be given "
+            "again",
         )
     found["export"].parser.add_argument("path", nargs="?", help="file to write")
     found["export"].parser.add_argument(
@@ -79,7 +80,9 @@ def _commands() -> dict[str, Command]:
     )
     _judge_options(found["judge"].parser, specs["allow_host_code"])
     kernel = found["kernel"].parser
-    kernel.add_argument("--target", metavar="N", help="index of the target it computes")
+    kernel.add_argument(
+        "--target", metavar="N/NAME", help="the target it computes, by index or name"
+    )
     kernel.add_argument("--parent", metavar="ID", help="node that the kernel was made from")
     kernel.add_argument(
         "--language",
@@ -195,8 +198,8 @@ class KForgeMagics(Magics):
     def _hold(self, verb: str, values: dict[str, Any]) -> None:
         """Stops, pauses or resumes a run, or the targets of it that are named."""
         run = self._run(values)
-        targets: list[int | None] = [*_indices(values)] or [None]
-        for target in targets:
+        targets: list[int | str | None] = [_target(text) for text in values.get("target") or []]
+        for target in targets or [None]:
             getattr(run, verb)(target)
         print(run.status())
 
@@ -252,11 +255,8 @@ class KForgeMagics(Magics):
     def _kernel(self, values: dict[str, Any], body: str) -> Any:
         if "target" not in values:
             raise BadInput("say which target the kernel computes: %%kforge kernel --target 3")
-        target = values["target"]
-        if not target.isdigit():
-            raise BadInput(f"--target takes the index of a target, not {target!r}")
         given = _kernel_options(values)
-        return self._run(values).judge_kernel(int(target), body, **given)
+        return self._run(values).judge_kernel(_target(values["target"]), body, **given)
 
     def _prompts(self, values: dict[str, Any], _body: str) -> Any:
         return self._run(values).prompts
@@ -311,13 +311,9 @@ class KForgeMagics(Magics):
         return None
 
 
-def _indices(values: dict[str, Any]) -> list[int]:
-    """The targets that ``--target`` names."""
-    given = values.get("target") or []
-    for text in given:
-        if not text.isdigit():
-            raise BadInput(f"--target takes the index of a target, not {text!r}")
-    return [int(text) for text in given]
+def _target(text: str) -> int | str:
+    """A target as ``--target`` names it: an index, or a word that means one."""
+    return int(text) if text.isdigit() else text
 
 
 def _kernel_options(values: dict[str, Any]) -> dict[str, Any]:

@@ -47,8 +47,13 @@ class OptimizeOptions:
     granularity: Granularity = _option(  # noqa: RUF009
         "region", "how the graph is cut into targets", str, choices=("op", "module", "region")
     )
-    target: tuple[int, ...] = _option(
-        (), "only these targets, by their index in the profile", int, many=True
+    target: tuple[int | str, ...] = _option(
+        (),
+        "only these targets: by index in the profile, name (or its beginning), family, or the "
+        "fingerprint's beginning; an index may be another one when the model is profiled again",
+        str,
+        many=True,
+        numbers=True,
     )
     ops: tuple[str, ...] = _option(
         (), "only targets of these families or names, such as softmax", str, many=True
@@ -201,6 +206,7 @@ class OptionSpec:
     choices: tuple[str, ...] = ()
     many: bool = False
     low: float | None = None
+    numbers: bool = False  # whole numbers are taken as such, in digits too
 
     @property
     def flag(self) -> str:
@@ -232,6 +238,8 @@ class OptionSpec:
 
     def _convert(self, value: Any) -> Any:
         """The value as ``kind``, without any guessing (1.5 is no int, 1 no bool)."""
+        if self.numbers and type(value) in (int, str) and str(value).strip().isdigit():
+            return int(value)
         allowed: dict[type, tuple[type, ...]] = {
             bool: (bool,),
             int: (int, str),
@@ -268,6 +276,7 @@ def option_specs() -> tuple[OptionSpec, ...]:
                 tuple(meta.get("choices", ())),
                 bool(meta.get("many", False)),
                 meta.get("low"),
+                bool(meta.get("numbers", False)),
             )
         )
     return tuple(found)

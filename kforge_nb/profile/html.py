@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from kforge_nb.profile.text import HEADINGS, cells, summary
+from kforge_nb.profile.text import HEADINGS, cells, rest_cells, summary
 
 if TYPE_CHECKING:
     from kforge_nb.profile.table import Profile, Row
@@ -51,6 +51,8 @@ def profile_html(profile: Profile, limit: int = LIMIT) -> str:
         f'<th class="{_side(i)}" scope="col">{escape(h)}</th>' for i, h in enumerate(HEADINGS)
     )
     body = "".join(_line(row) for row in profile.rows[:limit])
+    if profile.rows and profile.everything_else is not None:
+        body += _last_line(profile)
     return (
         f'{_STYLE}<div class="kforge-profile"><p>{text}{flag}</p>'
         f"<table><thead><tr>{head}</tr></thead><tbody>{body}</tbody></table>"
@@ -74,6 +76,14 @@ def _line(row: Row) -> str:
             title = f' title="{escape(", ".join(row.modules) or "the root module", quote=True)}"'
         parts.append(f'<td class="{_side(i)}"{title}>{content}</td>')
     return f'<tr class="{"kf-v" if row.vendor else ""}">{"".join(parts)}</tr>'
+
+
+def _last_line(profile: Profile) -> str:
+    """What no row has."""
+    texts = "".join(
+        f'<td class="{_side(i)}">{escape(text)}</td>' for i, text in enumerate(rest_cells(profile))
+    )
+    return f'<tr class="kf-v">{texts}</tr>'
 
 
 def _bar(row: Row) -> str:

@@ -10,6 +10,7 @@ from kforge_nb.profile.believing import BUSY_NOTE, beaten_note, believed
 from kforge_nb.profile.calibration import BUSY_CORES, Calibration, calibrate
 from kforge_nb.profile.cost import compute_dtype, moved_bytes
 from kforge_nb.profile.device import facts, kind_of
+from kforge_nb.profile.elsewhere import elsewhere
 from kforge_nb.profile.left_out import gradient_note, left_out_note
 from kforge_nb.profile.measuring import Measured, measure
 from kforge_nb.profile.table import Profile, Row
@@ -70,13 +71,18 @@ def profile(
     beaten = sum(row.roofline_us is None and us > 0 for row, us in zip(rows, least, strict=True))
     if beaten:
         workload.note(beaten_note(beaten))
-    rows.sort(key=lambda r: -(r.share or 0.0))
+    # By what the table shows of a share: smaller differences are luck, and equal rows keep the
+    # order in which the model runs them.
+    rows.sort(key=lambda r: -round(r.share or 0.0, 3))
     for index, row in enumerate(rows):
         row.index = index
     if busy is None:
         workload.note("the profiler told no device times; those of the targets are taken instead")
         busy = sum((row.mean_us or 0.0) * row.calls for row in rows)
     busy = min(busy, wall)
+    left = elsewhere((row.share for row in rows), wall, busy)
+    if left is not None:
+        workload.note(left.note)
     bound = wall > LAUNCH_BOUND * busy
     return Profile(workload, rows, wall, busy, bound, granularity, {**known, **_limits(limits)})
 

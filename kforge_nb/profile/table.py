@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kforge_nb.profile.elsewhere import Elsewhere, elsewhere
 from kforge_nb.targets.target import Granularity, Target, TensorSpec
 
 if TYPE_CHECKING:
@@ -140,9 +141,10 @@ def _spec_document(spec: TensorSpec) -> dict[str, Any]:
 class Profile:
     """Where the time of a workload goes, and how much of it there is to win.
 
-    ``rows`` are sorted by share. ``wall_us`` and ``device_us`` are microseconds of one run of the
-    workload's module calls; ``launch_bound`` says that the device waits for the host most of the
-    time. ``device`` holds facts and calibrated limits.
+    ``rows`` are sorted by share (by tenths of a percent; equal ones as the model runs them).
+    ``wall_us`` and ``device_us`` are microseconds of one run of the workload's module calls;
+    ``launch_bound`` says that the device waits for the host most of the time. ``device`` holds
+    facts and calibrated limits.
     """
 
     workload: Workload
@@ -159,13 +161,21 @@ class Profile:
         return [row.target for row in self.rows]
 
     @property
+    def everything_else(self) -> Elsewhere | None:
+        """What of a run's time no row has; None where the rows have nearly all of it."""
+        return elsewhere((row.share for row in self.rows), self.wall_us, self.device_us)
+
+    @property
     def notes(self) -> list[str]:
         """What could not be seen, traced or timed, in words."""
         return self.workload.notes
 
     @property
     def table(self) -> pd.DataFrame:
-        """One line per target, indexed by the target's number; times in microseconds."""
+        """One line per target, indexed by the target's number; times in microseconds.
+
+        ``attrs["everything_else"]`` is the part of the time (0 … 1) that no line has.
+        """
         import pandas as pd
 
         columns = [
@@ -174,7 +184,10 @@ class Profile:
         ]  # fmt: skip
         data = [[getattr(row, c) for c in columns] for row in self.rows]
         index = pd.Index([row.index for row in self.rows], name="index")
-        return pd.DataFrame(data, columns=columns, index=index)
+        frame = pd.DataFrame(data, columns=columns, index=index)
+        left = self.everything_else
+        frame.attrs["everything_else"] = left.share if left is not None else 0.0
+        return frame
 
     def plot(self, ax: Axes | None = None, limit: int = 15) -> Axes:
         """Bars of the ``limit`` largest shares: what the roofline needs, and what is above it."""

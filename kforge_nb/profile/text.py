@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kforge_nb.profile.table import Profile, Row
 
-__all__ = ["HEADINGS", "cells", "profile_text", "summary", "time_text"]
+__all__ = ["HEADINGS", "cells", "profile_text", "rest_cells", "summary", "time_text"]
 
 HEADINGS = ("#", "target", "family", "calls", "each", "share", "headroom", "ceiling", "variant")
 LIMIT = 30
@@ -45,11 +45,20 @@ def cells(row: Row) -> tuple[str, ...]:
     )  # fmt: skip
 
 
+def rest_cells(profile: Profile) -> tuple[str, ...]:
+    """The line of what no row has, in the order of ``HEADINGS``."""
+    left = profile.everything_else
+    part = left.share if left is not None else 0.0
+    texts = {1: "everything else", 4: time_text(part * profile.wall_us), 5: f"{part:.1%}"}
+    return tuple(texts.get(column, "") for column in range(len(HEADINGS)))
+
+
 def profile_text(profile: Profile, limit: int = LIMIT) -> str:
     """The summary, the ``limit`` largest targets as a table, and the notes."""
     lines = [summary(profile), ""]
     shown = profile.rows[:limit]
-    lines += _table([HEADINGS, *(cells(row) for row in shown)])
+    rest = [rest_cells(profile)] if profile.everything_else is not None else []
+    lines += _table([HEADINGS, *(cells(row) for row in shown), *rest])
     if len(profile.rows) > limit:
         lines.append(f"… and {len(profile.rows) - limit} more in .table")
     if not profile.rows:

@@ -9,6 +9,7 @@ from typing import Protocol
 from kforge_nb.errors import BadInput
 from kforge_nb.options import OptimizeOptions, did_you_mean
 from kforge_nb.profile.believing import BELIEVABLE
+from kforge_nb.run.naming import which_target
 
 __all__ = ["Choice", "Row", "Times", "choose_targets", "trusted_headroom"]
 
@@ -41,6 +42,10 @@ class Row(Protocol):
     @property
     def family(self) -> str:
         """What kind of operation."""
+
+    @property
+    def fingerprint(self) -> str:
+        """What the target computes, as digits."""
 
     @property
     def vendor(self) -> bool:
@@ -93,10 +98,10 @@ def choose_targets(
     ``supports(index)`` gives None where the proposer can write candidates for a target, else the
     reason why not. Targets asked for by ``target`` are taken even when their gain is small. With
     ``rough``, where the rooflines come from a calibration on a busy machine, none is skipped for
-    being near its own. Raises BadInput for an index or a family that the profile does not have.
+    being near its own. Raises BadInput for a target or a family that the profile does not have.
     """
     _check_request(rows, options)
-    asked = set(options.target)
+    asked = {which_target(word, rows, "the profile") for word in options.target}
     found = []
     total = sum(_time(row) for row in rows)
     for row in rows:
@@ -155,11 +160,6 @@ def _beyond_top(choice: Choice, position: int, top: int | None) -> Choice:
 
 
 def _check_request(rows: Sequence[Row], options: OptimizeOptions) -> None:
-    known = {row.index for row in rows}
-    for index in options.target:
-        if index not in known:
-            listing = f"0 to {max(known)}" if known else "none"
-            raise BadInput(f"there is no target {index}; the profile has {listing}")
     words = {row.family for row in rows} | {row.name for row in rows}
     for word in options.ops:
         if word not in words:

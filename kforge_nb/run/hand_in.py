@@ -10,6 +10,7 @@ from kforge_nb.errors import BadInput
 from kforge_nb.judge.evaluation import Evaluation, Verdict
 from kforge_nb.run.control import Handed
 from kforge_nb.run.manual import candidate_from_cell, cell_lines
+from kforge_nb.run.naming import Called, which_target
 
 if TYPE_CHECKING:
     from kforge_nb.run.conductor import Conductor
@@ -41,7 +42,7 @@ class KernelVerdict:
 def judge_source(
     record: Record,
     conductor: Conductor | None,
-    index: int,
+    asked: int | str,
     source: str,
     *,
     parent: str | None = None,
@@ -62,6 +63,7 @@ def judge_source(
     from kforge_nb.run.begin import one_more
     from kforge_nb.run.reload import target_of
 
+    index = asked if isinstance(asked, int) else which_target(asked, _called(record), record.name)
     target = target_of(record, index)
     gpu, devices = torch.cuda.is_available(), (target.device,)
     check_backend(backend, gpu=gpu, allow_host_code=allow_host_code, devices=devices)
@@ -78,6 +80,16 @@ def judge_source(
         )
     conductor.control.hand_in(handed)
     return KernelVerdict(index, handed.result.result())
+
+
+def _called(record: Record) -> list[Called]:
+    """The names of the targets that the run searches."""
+    rows = [
+        (r["index"], r["record"], r["fingerprint"])
+        for r in record.store.targets(record.id)
+        if r["files"]
+    ]
+    return [Called(i, str(r["name"]), str(r["family"]), str(digits)) for i, r, digits in rows]
 
 
 def _check_parent(record: Record, index: int, parent: str) -> None:

@@ -82,9 +82,10 @@ class Run(RunView):
 
     # -- holding it ------------------------------------------------------------------------
 
-    def stop(self, target: int | None = None) -> None:
+    def stop(self, target: int | str | None = None) -> None:
         """Ends the run soon, or the search of one ``target`` of it; what was found stays.
 
+        A target is meant by its index, name (or its beginning), family or fingerprint's beginning.
         A target ends with the best it has once what is under way for it has been judged, and the
         run goes on with the others. BadInput if another process works on the run, or the target is
         not searched (any more).
@@ -99,7 +100,7 @@ class Run(RunView):
         self._live.control.request_stop("stopped by the user")
         self._live.join(STOP_PATIENCE_S)
 
-    def pause(self, target: int | None = None) -> None:
+    def pause(self, target: int | str | None = None) -> None:
         """Holds the run after the step it is in, or one ``target``: it gets no more proposals.
 
         A target stays held when the run is stopped and resumed. BadInput where the run, or that
@@ -112,7 +113,7 @@ class Run(RunView):
             conductor.control.pause()
         conductor.changed()
 
-    def resume(self, target: int | None = None) -> None:
+    def resume(self, target: int | str | None = None) -> None:
         """Lets a paused run go on, or a paused ``target`` of it.
 
         To go on with an ended run use ``kforge_nb.resume``.
@@ -164,7 +165,7 @@ class Run(RunView):
 
     def judge_kernel(
         self,
-        target: int,
+        target: int | str,
         source: str,
         *,
         parent: str | None = None,

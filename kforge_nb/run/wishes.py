@@ -13,6 +13,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from kforge_nb.errors import BadInput, StoreError
+from kforge_nb.run.naming import Called, which_target
 
 if TYPE_CHECKING:
     from kforge_nb.run.control import Control
@@ -32,6 +33,11 @@ def held(works: Iterable[Work]) -> list[int]:
     return [work.index for work in works if work.open and work.paused and not work.ending]
 
 
+def _named(work: Work) -> Called:
+    target = work.target
+    return Called(work.index, target.name, target.family, target.fingerprint)
+
+
 class Wishes:
     """Pause, resume and stop for the targets of one run. All methods are thread-safe.
 
@@ -44,30 +50,30 @@ class Wishes:
         self._works = {work.index: work for work in works}
         self._record, self._control = record, control
 
-    def pause(self, index: int) -> None:
+    def pause(self, index: int | str) -> None:
         """The target gets no more proposals until it is resumed."""
         self._hold(index, True)
 
-    def resume(self, index: int) -> None:
+    def resume(self, index: int | str) -> None:
         """A held target goes on; one that is not held stays as it is."""
         self._hold(index, False)
 
-    def stop(self, index: int, reason: str = BY_USER) -> None:
+    def stop(self, index: int | str, reason: str = BY_USER) -> None:
         """The target's search ends when what is under way has been judged; its best stays."""
         work = self._searched(index)
         with work.lock:
             self._require_open(work)
             work.ending = work.ending or reason
             self._control.nudge()
-            self._write(index, stopping=True)
+            self._write(work.index, stopping=True)
 
-    def _hold(self, index: int, paused: bool) -> None:
+    def _hold(self, index: int | str, paused: bool) -> None:
         work = self._searched(index)
         with work.lock:
             self._require_open(work)
             work.paused = paused
             self._control.nudge()
-            self._write(index, paused=paused)
+            self._write(work.index, paused=paused)
 
     def _write(self, index: int, **wish: bool) -> None:
         """The run thread knows already, so a store that cannot be written loses no wish."""
@@ -82,7 +88,12 @@ class Wishes:
             )
 
     def _searched(self, index: Any) -> Work:
+        """The work of a target by its index, or by what else it is called."""
         work = self._works.get(index) if type(index) is int else None
+        if isinstance(index, str):
+            named = [_named(work) for work in self._works.values()]
+            found = which_target(index, named, f"run {self._record.name}")
+            return self._works[found]
         if work is None:
             raise BadInput(
                 f"run {self._record.name} searches no target {index!r}; it searches "

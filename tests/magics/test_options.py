@@ -84,6 +84,6 @@ def test_the_signature_of_optimize_is_the_table():
     table = {spec.name for spec in option_specs()}
 
     assert table == keywords == set(RunOptions.__annotations__) | {"dry_run"}
-    assert parameters["target"].annotation == "int | Sequence[int] | None"
+    assert parameters["target"].annotation == "int | str | Sequence[int | str] | None"
     for spec in option_specs():
         assert spec.help in (kforge_nb.optimize.__doc__ or "")

@@ -13,6 +13,8 @@ from torch import nn
 
 from kforge_nb.errors import BadInput
 from kforge_nb.profile.cost import flops_of, moved_bytes
+from kforge_nb.profile.elsewhere import elsewhere
+from kforge_nb.profile.measuring import Measured
 from kforge_nb.profile.profile import profile
 from kforge_nb.profile.table import Profile, Row
 from kforge_nb.targets.inputs import CapturedInputs
@@ -57,7 +59,8 @@ def test_rows_hold_targets_vendor_operators_and_plausible_figures(profiled):
     assert {"layer_norm", "vendor:linear"} <= families
     assert [row.index for row in profiled.rows] == list(range(len(profiled.rows)))
     shares = [row.share for row in profiled.rows]
-    assert shares == sorted(shares, reverse=True)
+    shown = [round(share, 3) for share in shares]
+    assert shown == sorted(shown, reverse=True)
     for row in profiled.rows:
         assert row.vendor == row.family.startswith("vendor:")
         assert 0 < row.share <= 1
@@ -230,3 +233,66 @@ def test_an_impossible_roofline_is_not_shown_as_a_fact(monkeypatch, limits):
     assert any("faster than the roofline" in note for note in found.notes)
     assert any("busy while its limits were measured" in note for note in found.notes)
     assert found.to_document()["device"]["calibrated_busy"] is True
+
+
+@pytest.mark.parametrize(
+    ("shares", "wall", "device", "parts"),
+    [
+        ([0.02, 0.015], 262e3, 262e3, (0.035, 0.0, 0.965)),
+        ([0.1, None], 100.0, 30.0, (0.1, 0.7, 0.2)),
+        ([0.5], 100.0, 10.0, (0.5, 0.5, 0.0)),
+        ([0.95], 100.0, 100.0, None),
+        ([0.8, 0.8], 100.0, 100.0, None),
+    ],
+)
+def test_what_no_row_has_is_split_into_waiting_and_computing(shares, wall, device, parts):
+    """The headline fits the rows: rows, waiting and the rest are the whole; small rests are not."""
+    found = elsewhere(shares, wall, device)
+    if parts is None:
+        assert found is None
+    else:
+        assert (found.rows, found.waiting, found.computing) == pytest.approx(parts)
+        assert found.rows + found.share == pytest.approx(1.0)
+
+
+def test_everything_else_is_a_line_of_the_table_and_a_note(profiled):
+    """Text, HTML and the frame's attributes tell what no row has; a full table has no such line."""
+    rest = Profile(profiled.workload, profiled.rows[:1], 1e6, 1e6, False, "region")
+    for row in rest.rows:
+        row.wall_us = 1e6
+    part = rest.everything_else.share
+    assert 0.9 < part <= 1.0
+    lines = [line for line in repr(rest).splitlines() if "everything else" in line]
+    assert f"{part:.1%}" in lines[0]
+    assert "everything else" in rest._repr_html_()
+    assert rest.table.attrs["everything_else"] == part
+    whole = replace(rest, wall_us=1.0)
+    whole.rows[0].wall_us = whole.rows[0].mean_us * whole.rows[0].calls
+    assert whole.everything_else is None
+    assert '<td class="kf-l">everything else</td>' not in whole._repr_html_()
+    assert whole.table.attrs["everything_else"] == 0.0
+
+
+def test_a_profile_notes_what_no_row_has(calibrated, monkeypatch):
+    """A run that takes far longer than its rows says so in its notes, which the view shows."""
+    monkeypatch.setattr("kforge_nb.profile.profile.wall_us", lambda _workload: 1e7)
+    monkeypatch.setattr("kforge_nb.profile.profile.device_us", lambda _workload: 9e6)
+    model, x = nn.Softmax(-1), torch.randn(8, 16)
+    with torch.no_grad():
+        found = profile(lambda: model(x), seconds=0.05)
+    (note,) = [n for n in found.notes if "everything else" in n]
+    assert "10.0% between operators" in note
+
+
+def test_equal_shares_keep_the_order_of_the_model(calibrated, monkeypatch):
+    """Differences below what is shown do not move a target to another index."""
+
+    def times(targets, _note, _seconds):
+        return [Measured(1000.0 + place * 0.01, 0) for place in range(len(targets))]
+
+    monkeypatch.setattr("kforge_nb.profile.profile.measure", times)
+    monkeypatch.setattr("kforge_nb.profile.profile.wall_us", lambda _workload: 1e5)
+    model, x = nn.Sequential(nn.LayerNorm(8), nn.Linear(8, 8), nn.Softmax(-1)), torch.randn(4, 8)
+    with torch.no_grad():
+        found = profile(lambda: model(x), seconds=0.05)
+    assert [row.family for row in found.rows] == ["layer_norm", "vendor:linear", "softmax"]

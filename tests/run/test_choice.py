@@ -22,6 +22,7 @@ class Row:
     share: float | None = 0.1
     headroom: float = 2.0
     calls: int = 1
+    fingerprint: str = ""
 
     @property
     def mean_us(self):

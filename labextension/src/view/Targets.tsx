@@ -106,6 +106,9 @@ function next(order: Order, key: Key): Order {
   return { key, down: key !== "target" && key !== "state" };
 }
 
+/** Below this part of the time nothing is missed in the table. */
+const WORTH_TELLING = 0.1;
+
 function summary(rows: readonly TargetRow[]): string {
   const vendor = rows.filter((row) => row.target.vendor);
   const own = rows.filter((row) => !row.target.vendor);
@@ -113,6 +116,8 @@ function summary(rows: readonly TargetRow[]): string {
   if (vendor.length > 0) {
     parts.push(`${format.count(vendor.length, "vendor op")}, ${format.percent(shareOf(vendor))}`);
   }
+  const left = 1 - shareOf(rows);
+  if (rows.length > 0 && left >= WORTH_TELLING) parts.push(`everything else, ${format.percent(left)}`);
   if (shareOf(rows) > 1) parts.push("timed alone, so together more than the whole");
   return parts.join(" · ");
 }
