@@ -189,7 +189,7 @@ class Search:
     def _pick(self, states: Sequence[TargetState]) -> Pick | Stop | Close:
         """The target that the next candidate is for."""
         if self._purse is None:
-            return allocate.next_target(states, self.rates)
+            return allocate.next_target(states, self.rates, broad=True)
         return self._purse.pick(states, self.rates)
 
     def _grow(self, work: Work) -> bool:

@@ -118,6 +118,12 @@ class Rates:
         return found
 
 
+FOURTH = 4
+"""No target gets its fourth attempt while one that is worth it has had none (see ``broad``)."""
+
+WORTH_A_DRAFT = 0.05
+"""A first attempt is worth it where so large a part of the most that any target can save is."""
+
 _UNKNOWN_HEADROOM = 1.5
 _UNKNOWN_START = 0.7  # a first correct candidate is slower than eager more often than not
 _SLOWEST = 0.01  # slower than that is as far off as anything
@@ -154,12 +160,32 @@ def _saved(state: TargetState) -> float:
     return max(max(1 / best - 1 / max(s, best), 0.0) / n for n, s in enumerate(after, 1))
 
 
+def _first_ones_first(
+    states: Sequence[TargetState], ready: Sequence[TargetState]
+) -> Sequence[TargetState]:
+    """The open targets; only those where nothing was tried once another has had its third."""
+    most = max(map(_potential, states))
+    fresh = [
+        s
+        for s in ready
+        if not s.attempts + s.pending and _potential(s) >= max(WORTH_A_DRAFT * most, 1e-12)
+    ]
+    due = any(s.attempts + s.pending >= FOURTH - 1 for s in states)
+    return fresh if fresh and due else ready
+
+
+def _potential(state: TargetState) -> float:
+    """Part of the workload's time that the target would save at its roofline."""
+    return max(state.share, 0.0) * (1 - 1 / max(state.headroom or _UNKNOWN_HEADROOM, 1.0))
+
+
 def next_target(
     states: Sequence[TargetState],
     rates: Rates | None = None,
     *,
     least_gain: float = 0.0,
     least_value: float = 0.0,
+    broad: bool = False,
 ) -> Pick | Stop:
     """The target whose next attempt is expected to gain most for its price.
 
@@ -169,6 +195,9 @@ def next_target(
         least_gain: An expected gain (part of the workload's time) at or below this is not worth
             an attempt.
         least_value: Nor is an expected gain per price at or below this.
+        broad: Whether every target that is worth it gets a first attempt before any other gets its
+            fourth: the expected gain of a target where nothing was tried is a guess, and what wins
+            alone may still be refused in the model, so not all is put on one.
 
     Returns:
         The pick, with its reason in words; Stop where nothing is open or worth it.
@@ -179,7 +208,8 @@ def next_target(
         return Stop("every target is done" if states else "there are no targets")
     gains = {s.index: expected_gain(s, rates) for s in ready}
     prices = {s.index: max(s.price, 1e-12) for s in ready}
-    best = max(ready, key=lambda s: (gains[s.index] / prices[s.index], -s.index))
+    allowed = _first_ones_first(states, ready) if broad else ready
+    best = max(allowed, key=lambda s: (gains[s.index] / prices[s.index], -s.index))
     gain = gains[best.index]
     if gain == 0:
         return Stop("what is open runs at its roofline already, so no time is left to save")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections import Counter
 
 import pytest
 
@@ -174,6 +175,20 @@ def test_the_budget_goes_to_all_targets(stage):
     finish(conductor)
 
     assert {0, 1} == {n["target"] for n in stage.store.nodes(conductor.record.id)}
+
+
+def test_a_large_target_leaves_drafts_for_the_others(stage):
+    """Of twelve candidates the two small targets get one each, whatever the large one brings."""
+    stage.judge.ratios = [1.1 + 0.1 * n for n in range(20)]
+    conductor = stage.conductor(targets=3, budget=12)
+    for work, share in zip(conductor.works, (0.8, 0.05, 0.05), strict=True):
+        work.share, work.headroom = share, 30.0
+
+    finish(conductor)
+
+    tried = Counter(n["target"] for n in stage.store.nodes(conductor.record.id))
+    assert tried[0] > tried[1] >= 1
+    assert tried[2] >= 1
 
 
 @pytest.mark.parametrize(

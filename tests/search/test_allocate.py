@@ -175,3 +175,26 @@ def test_what_is_accepted_counts_as_reached():
     known = expected_gain(state(best=2.0, reached=2.0), Rates())
     assert expected_gain(state(best=2.0), Rates()) == known > 0
     assert expected_gain(state(reached=0.0), Rates()) >= 0.0
+
+
+def test_every_target_that_is_worth_it_is_tried_before_any_gets_its_fourth_attempt():
+    """A budget of 12 over one large target and two lesser ones: none goes without a draft."""
+    counts = {0: 0, 1: 0, 2: 0, 3: 0}
+    shares = {0: 0.6, 1: 0.08, 2: 0.05, 3: 0.0001}
+    order = []
+    for _ in range(12):
+        states = [state(i, share=shares[i], attempts=n, gains=n) for i, n in counts.items()]
+        picked = next_target(states, broad=True)
+        counts[picked.index] += 1
+        order.append(picked.index)
+    assert order[:6] == [0, 0, 0, 1, 2, 0]
+    assert counts[3] == 0  # it could save nothing that anybody would notice
+
+
+def test_a_first_attempt_under_way_keeps_nobody_waiting():
+    """Targets wait for a first attempt to begin, not for its verdict, and for no closed one."""
+    large = state(0, share=0.6, attempts=5, gains=5)
+    assert next_target([large, state(1)], broad=True).index == 1
+    assert next_target([large, state(1, pending=1)], broad=True).index == 0
+    assert next_target([large, state(1, open=False)], broad=True).index == 0
+    assert next_target([large, state(1)]).index == 0
