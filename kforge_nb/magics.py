@@ -162,6 +162,7 @@ class KForgeMagics(Magics):
             self._names[bind] = found
         if not isinstance(found, Run):
             return found
+        self._tell_others(found)
         found.show()
         if wait:
             self._wait({"run": found}, "")
@@ -187,7 +188,18 @@ class KForgeMagics(Magics):
         run.show()
 
     def _status(self, values: dict[str, Any], _body: str) -> None:
-        print(self._run(values).status())
+        run = self._run(values)
+        print(run.status())
+        if "run" not in values:
+            self._tell_others(run)
+
+    @staticmethod
+    def _tell_others(run: Any) -> None:
+        """Runs that nobody looks at, a paused one above all, are easily forgotten."""
+        from kforge_nb.run import live
+
+        if others := live.beside(run.id):
+            print(others)
 
     def _stop(self, values: dict[str, Any], _body: str) -> None:
         self._hold("stop", values)

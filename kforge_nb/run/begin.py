@@ -63,6 +63,8 @@ def begin(fn: Callable[[], Any], options: OptimizeOptions) -> Run | DryRun:
     tools = make_tools(options, device)
     for text in tool_notes(device):
         workload.note(text)
+    if store is not None and (others := live.beside()):
+        workload.note(f"when this run began, others were alive: {others}")
     refuse_gradients(capture_graphs(workload))
     profiled = profile(workload, granularity=options.granularity, seconds=PROFILE_S)
     targets = {row.index: row.target for row in profiled.rows}

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kforge_nb.run.conductor import Conductor
 
-__all__ = ["add", "find", "remembered", "remove", "stop_all"]
+__all__ = ["add", "beside", "find", "remembered", "remove", "stop_all"]
 
 EXIT_PATIENCE_S = 5.0
 REMEMBERED = 4
@@ -53,6 +53,23 @@ def remembered(run_id: str) -> Conductor | None:
     with _lock:
         found = (c for c in reversed(_ended) if c.record.id == run_id)
         return _live.get(run_id) or next(found, None)
+
+
+def beside(run_id: str = "") -> str:
+    """In words, which other runs are alive in this process and how they stand; empty if none."""
+    with _lock:
+        others = [c for key, c in _live.items() if key != run_id]
+    if not others:
+        return ""
+    found = [
+        f"{c.record.name} ({'paused' if c.control.paused else c.record.run['state']})"
+        for c in others
+    ]
+    first = others[0].record.name
+    return (
+        f"also alive in this process: {', '.join(found)}; %kforge status {first} says more, "
+        f"%kforge resume {first} lets a paused run go on, %kforge stop {first} ends it"
+    )
 
 
 def stop_all() -> None:

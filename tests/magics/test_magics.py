@@ -236,6 +236,41 @@ def test_a_cell_is_not_dropped_where_a_target_goes_on(shell, monkeypatch, capsys
     assert "resume --target takes no cell" in err
 
 
+def test_status_without_a_name_tells_of_other_runs_too(shell, monkeypatch, capsys):
+    """The newest run is meant, and one that was paused before it is not forgotten."""
+    from kforge_nb.run import live
+
+    class Run:
+        id = "2"
+
+        def status(self):
+            return "as it stands"
+
+    monkeypatch.setattr(api, "find_run", lambda *a, **k: Run())
+    monkeypatch.setattr(live, "beside", lambda run_id: f"others than {run_id}")
+    assert run_cell(shell, capsys, "%kforge status")[0] == "as it stands\nothers than 2\n"
+    assert run_cell(shell, capsys, "%kforge status r")[0] == "as it stands\n"
+
+
+def test_a_second_run_tells_of_the_first(shell, monkeypatch, capsys):
+    """Starting a run while another one is alive says so before anything is shown."""
+    from kforge_nb.run import live
+    from kforge_nb.run.handle import Run
+
+    class Begun(Run):
+        id = "2"
+
+        def __init__(self):
+            pass
+
+        def show(self):
+            print("the view")
+
+    monkeypatch.setattr(api, "optimize", lambda *a, **k: Begun())
+    monkeypatch.setattr(live, "beside", lambda run_id: f"others than {run_id}")
+    assert run_cell(shell, capsys, "%%kforge optimize\n1")[0] == "others than 2\nthe view\n"
+
+
 def test_an_interrupt_ends_only_the_waiting(shell, monkeypatch, capsys):
     """Ctrl-C in ``%kforge wait`` says that the run goes on, and how to stop it."""
 
