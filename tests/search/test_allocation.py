@@ -88,3 +88,31 @@ def test_real_runs_are_played_in_another_order():
         assert 0 < outcome.ours <= 1
     assert len(ends) == 1
     assert len(orders) > 1
+
+
+def test_recorded_runs_have_rows_of_their_own(tmp_path):
+    """The committed run is played without the simulation: no bar, its size beside its figures."""
+    run = Path(__file__).parents[2] / "docs" / "results" / "2026-11-30-cpu-run-minilm.kforge.json"
+    file = tmp_path / "runs.json"
+    played = ["--only-runs", "--runs", str(run), "--seeds", "5", "--json", str(file)]
+    assert allocation.main(played) == 0
+    report = json.loads(file.read_text())
+    first = report["rows"][0]
+    assert first["name"] == f"{run.name}: money for 95%"
+    assert (first["targets"], first["candidates"], first["n"]) == (3, 24, 5)
+    assert 0 < first["value"] <= 1
+    assert "there is no bar for single runs" in report["notes"]
+
+
+def test_a_run_that_saved_nothing_says_so(tmp_path):
+    """No seed has anything to reach: one row with nought, not a failure."""
+    fixture = Path(__file__).parents[1] / "store" / "fixtures" / "example.kforge.json"
+    document = json.loads(fixture.read_text())
+    for node in document["nodes"]:
+        node |= {"verdict": "slower", "speedup": 0.8}
+    dull = tmp_path / "dull.kforge.json"
+    dull.write_text(json.dumps(document))
+    file = tmp_path / "runs.json"
+    assert allocation.main(["--only-runs", "--runs", str(dull), "--json", str(file)]) == 0
+    (row,) = json.loads(file.read_text())["rows"]
+    assert (row["value"], row["candidates"]) == (0, len(document["nodes"]))
