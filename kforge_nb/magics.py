@@ -21,6 +21,7 @@ from traitlets.config import Configurable
 from kforge_nb._magic_line import Command, add_option, overview, split_command
 from kforge_nb.errors import BadInput, KForgeError
 from kforge_nb.options import clear_defaults, option_specs, set_default
+from kforge_nb.store.records import ACTIVE
 
 __all__ = ["KForge", "KForgeMagics", "load", "unload"]
 
@@ -112,6 +113,17 @@ def _judge_options(parser: Any, allow_host_code: Any) -> None:
     parser.add_argument("--baseline", help="eager, or compile for both (default)")
     parser.add_argument("--as", dest="bind", help="bind the result to this name")
     add_option(parser, allow_host_code)
+
+
+def _undecided(run: Any) -> str:
+    """Why there is nothing to show of the guard, and how to come to it."""
+    if run.state in ACTIVE:
+        return (
+            f"run {run.name} goes on, and the guard decides at its end ({run.status()}); "
+            f"%kforge wait {run.name} waits for that, then ask again"
+        )
+    yet = "" if run.state == "done" else " yet"
+    return f"run {run.name} has no decisions{yet}: {run.status()}"
 
 
 @magics_class
@@ -231,8 +243,7 @@ class KForgeMagics(Magics):
     def _guard(self, values: dict[str, Any], _body: str) -> Any:
         run = self._run(values)
         if run.decisions.empty:
-            yet = "" if run.state == "done" else " yet"
-            print(f"run {run.name} has no decisions{yet}: {run.status()}")
+            print(_undecided(run))
             return None
         display(run.guard)
         return None

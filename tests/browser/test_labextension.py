@@ -362,10 +362,11 @@ def test_the_launcher_makes_a_notebook_that_can_be_run(desk):
     command(desk, "launcher:create", cwd="runs")
     desk.locator(".jp-LauncherCard:visible", has_text="Speed up a model").first.click()
     cells = desk.locator(".jp-NotebookPanel:not(.lm-mod-hidden) .jp-CodeCell")
-    cells.nth(4).wait_for()
+    cells.nth(7).wait_for()
     text = "\n".join(cells.all_inner_texts())
-    assert "%load_ext kforge_nb" in text
-    assert "%%kforge optimize" in text
+    steps = ["%load_ext kforge_nb", "%%kforge optimize", "%kforge wait", "%kforge guard"]
+    found = [text.index(step) for step in (*steps, "run.apply()", "run.counters()")]
+    assert found == sorted(found)
     desk.get_by_text("Python 3 (ipykernel) | Idle").first.wait_for(timeout=60_000)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 
@@ -269,6 +270,27 @@ def test_a_second_run_tells_of_the_first(shell, monkeypatch, capsys):
     monkeypatch.setattr(api, "optimize", lambda *a, **k: Begun())
     monkeypatch.setattr(live, "beside", lambda run_id: f"others than {run_id}")
     assert run_cell(shell, capsys, "%%kforge optimize\n1")[0] == "others than 2\nthe view\n"
+
+
+@pytest.mark.parametrize("state", ["profiling", "searching", "guarding"])
+def test_the_guard_of_a_run_at_work_says_how_to_wait(shell, monkeypatch, capsys, state):
+    """With Run All the guard is asked too early; the answer is what to write before it."""
+
+    class Run:
+        name = "r"
+        decisions = SimpleNamespace(empty=True)
+
+        def status(self):
+            return "as it stands"
+
+    monkeypatch.setattr(api, "find_run", lambda *a, **k: Run())
+    Run.state = state
+    out, _, _ = run_cell(shell, capsys, "%kforge guard r")
+    assert "r goes on" in out
+    assert "%kforge wait r" in out
+    Run.state = "stopped"
+    out, _, _ = run_cell(shell, capsys, "%kforge guard r")
+    assert out == "run r has no decisions yet: as it stands\n"
 
 
 def test_an_interrupt_ends_only_the_waiting(shell, monkeypatch, capsys):

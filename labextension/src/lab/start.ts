@@ -17,7 +17,12 @@ const CELLS = [
     "x = torch.randn(1024, 512)",
   "%%kforge profile --as prof\nwith torch.inference_mode():\n    model(x)",
   "%%kforge optimize --budget 30 --as run\nwith torch.inference_mode():\n    model(x)",
+  "%kforge wait run",
   "%kforge guard run",
+  "# Puts what won into the model; run.undo() takes it out again.\n" +
+    "from kforge_nb.errors import BadInput\n\n" +
+    "try:\n    run.apply()\nexcept BadInput as why:\n    print(why)",
+  "with torch.inference_mode():\n    model(x)\nrun.counters()",
 ];
 
 const start: JupyterFrontEndPlugin<void> = {
