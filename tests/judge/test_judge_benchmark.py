@@ -15,6 +15,8 @@ from benchmarks.judge_rates import missed, rate_rows, wilson
 from benchmarks.judge_stages import BAR_SECONDS, late
 from benchmarks.judge_twins import KERNELS, TWINS, Calibrated, candidate
 from benchmarks.report import measure_row
+from kforge_nb.judge import bench as benches
+from kforge_nb.judge.timing import Plan
 
 
 def _pair(kind: str, verdict: str, **more) -> dict:
@@ -90,6 +92,28 @@ def test_twins_differ_in_a_number_alone():
 
     assert plain.source == longer.source
     assert longer.plan.symbols["EXTRA"] == "3"
+
+
+@pytest.mark.slow
+def test_live_pairs_are_not_told_apart_by_more_than_chance(tmp_path, monkeypatch):
+    """Three of three equal pairs decided, or a slower twin called faster twice: not by chance.
+
+    Real processes, few of them and for a short time, on any machine and under any load.
+    """
+    monkeypatch.setattr(benches, "CONFIRM", Plan(seconds=0.3, narrow=0.05, pairs=10, probes=2))
+    monkeypatch.setattr(benches, "MOST_PROCESSES", 3)
+    kernel = next(iter(KERNELS))
+    opened = judge_benchmark._Benches(tmp_path)
+    try:
+        kinds = ["same", "slower", "same", "slower", "same"]
+        rows = [judge_benchmark._judge_pair(opened, kind, kernel, 1) for kind in kinds]
+    finally:
+        opened.close()
+    found = {kind: [row["verdict"] for row in rows if row["kind"] == kind] for kind in kinds}
+
+    assert all(row["ratio"] for row in rows), rows
+    assert sum(verdict in ("accepted", "slower") for verdict in found["same"]) < 3
+    assert found["slower"].count("accepted") < 2
 
 
 def test_nothing_is_left_of_candidates_a_third_of_which_crash():
