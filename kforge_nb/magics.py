@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable
+from datetime import datetime
 from typing import Any
 
 from IPython.core.error import UsageError
@@ -290,7 +291,8 @@ class KForgeMagics(Magics):
     def _runs(self, values: dict[str, Any], _body: str) -> Any:
         from kforge_nb import api
 
-        return api.runs(**values)
+        found = api.runs(**values)
+        return found.assign(**{name: found[name].map(_minute) for name in ("created", "updated")})
 
     @property
     def _names(self) -> dict[str, Any]:
@@ -381,6 +383,11 @@ class _Defaults(Configurable):
             self._trait_values[change["name"]] = change["old"]
             raise TraitError(str(error)) from None
         self._trait_values[change["name"]] = value
+
+
+def _minute(stored: str) -> str:
+    """A stored time as people read it, and as the list of runs in JupyterLab writes it."""
+    return datetime.fromisoformat(stored).astimezone().strftime("%Y-%m-%d %H:%M")
 
 
 def _configurable() -> type[_Defaults]:

@@ -21,6 +21,7 @@ from kforge_nb.guard.measure import OutOfMemory, Stopped, Timer, free_memory
 from kforge_nb.guard.policy import ALONE, RESTS, Rest
 from kforge_nb.guard.report import Decision, GuardReport, Whole
 from kforge_nb.guard.stage import Stage, Unusable
+from kforge_nb.guard.stats import told
 
 if TYPE_CHECKING:
     import threading
@@ -246,7 +247,7 @@ def _recommend(
     found = best.against("eager")
     if found is None:
         return "none", "nothing could be compared with the untouched model"
-    figure = f"{found.ratio:.3f}× [{found.low:.3f}, {found.high:.3f}]"
+    figure = told(found.ratio, found.low, found.high)
     if rest == "auto" and found.ratio < 1.0:
         why = f"the untouched model is fastest; the best rest, {best.rest}, gives {figure}"
         return "none", "; ".join([why, *wrong])

@@ -31,7 +31,7 @@ from kforge_nb.guard.sides import (
     settled,
 )
 from kforge_nb.guard.stage import Stage, Unusable
-from kforge_nb.guard.stats import compare, looked
+from kforge_nb.guard.stats import compare, looked, told
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -196,7 +196,7 @@ class Decider:
 
     def _place(self, fingerprint: str, found: Comparison) -> None:
         self.in_model[fingerprint] = found
-        interval = f"{found.ratio:.3f}× [{found.low:.3f}, {found.high:.3f}]"
+        interval = told(found.ratio, found.low, found.high)
         if found.high < 1:
             self.reasons[fingerprint] = f"slower than the original at its place: {interval}"
         elif found.low <= 1:
@@ -238,9 +238,8 @@ class Decider:
         if empty.high <= NOISY * empty.low:
             return True
         note = (
-            "the machine was too busy to see the kernels in the whole model "
-            f"({empty.ratio:.3f}× [{empty.low:.3f}, {empty.high:.3f}]); what they win at their "
-            "places decided"
+            "the machine was too busy to see the kernels in the whole model: "
+            f"{told(empty.ratio, empty.low, empty.high)}; what they win at their places decided"
         )
         self.notes.extend([] if note in self.notes else [note])
         return False
@@ -324,13 +323,11 @@ class Decider:
         if side in samples:
             found = looked("without it", samples["guarded"], samples[side])
             if found.high < 1:
-                return (
-                    f"the whole model is faster without it: {1 / found.ratio:.3f}× "
-                    f"[{1 / found.high:.3f}, {1 / found.low:.3f}]"
-                )
+                gain = told(1 / found.ratio, 1 / found.high, 1 / found.low)
+                return f"the whole model is faster without it: {gain}"
         return (
             "no gain in the whole model: with all kernels "
-            f"{empty.ratio:.3f}× [{empty.low:.3f}, {empty.high:.3f}] of the same rest without"
+            f"{told(empty.ratio, empty.low, empty.high)} of the same rest without"
         )
 
     # -- other rests ------------------------------------------------------------------------

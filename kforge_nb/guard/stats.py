@@ -13,7 +13,7 @@ from kforge_nb.judge.statistics import LOOKS, SYSTEMATIC, paired_ratio
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["compare", "looked"]
+__all__ = ["compare", "looked", "told"]
 
 
 def compare(
@@ -58,3 +58,17 @@ def looked(against: str, ours: Sequence[float], theirs: Sequence[float]) -> Comp
     enough that it holds for all looks of one measurement together.
     """
     return compare(against, ours, theirs, looks=LOOKS)
+
+
+def told(ratio: float, low: float, high: float) -> str:
+    """A ratio with its interval as all views write it: ``1.16× (0.91 to 1.41)``.
+
+    With a third digit where two would hide on which side of 1 an end lies.
+    """
+    if "1.00" in (f"{low:.2f}", f"{high:.2f}"):
+        return f"{ratio:.3f}× ({low:.3f} to {high:.3f})"
+    return f"{_short(ratio)}× ({_short(low)} to {_short(high)})"
+
+
+def _short(value: float) -> str:
+    return f"{value:.{0 if value >= 100 else 1 if value >= 10 else 2}f}"

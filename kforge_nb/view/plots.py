@@ -11,7 +11,7 @@ from kforge_nb.view import claims, facts, words, worth
 from kforge_nb.view.facts import Document
 from kforge_nb.view.plot_axes import axes, label_rows, plain, short
 from kforge_nb.view.svg import shown_target
-from kforge_nb.view.treelayout import Place, arrange, path_to
+from kforge_nb.view.treelayout import Place, arrange, path_to, won_by
 from kforge_nb.view.verdicts import BAD, GOOD, LOOKS, MUTE
 
 if TYPE_CHECKING:
@@ -161,12 +161,12 @@ def _row_name(target: Mapping[str, Any]) -> str:
     return short(f"{target['index']} {target['name']}") + (" (vendor)" if target["vendor"] else "")
 
 
-def _draw_item(ax: Axes, place: Place, best: bool) -> None:
+def _draw_item(ax: Axes, place: Place, way: bool, won: bool) -> None:
     """An item of the tree, and the line to it: down the parent's column, then along its own row."""
     x, y = place.level, -place.row
     if place.parent is not None:
         x0, y0 = place.parent.level, -place.parent.row
-        colour, width = (GOOD, 2.5) if best else (MUTE, 0.8)
+        colour, width = GOOD if won else MUTE, 2.5 if way else 0.8
         ax.plot([x0, x0, x], [y0, y, y], color=colour, lw=width, zorder=1)
     node = place.node
     if node is None:
@@ -196,8 +196,9 @@ def plot_tree(document: Document, target: int | None = None, ax: Axes | None = N
         raise BadInput(f"Target {target} has no candidates to draw; run optimize first")
     ax = axes(ax)
     path = path_to(nodes, chosen["best"])
+    won = won_by(nodes, chosen["best"])
     for place in arrange(nodes, path):
-        _draw_item(ax, place, place.key in path)
+        _draw_item(ax, place, place.key in path, place.key in won)
     seen = {LOOKS[node["verdict"]] for node in nodes}
     for look in sorted(seen, key=lambda found: found.word):
         ax.plot([], [], marker=look.marker, color=look.colour, linestyle="none", label=look.word)

@@ -8,7 +8,7 @@ from typing import Any
 
 from kforge_nb.view import facts, words
 from kforge_nb.view.facts import Document
-from kforge_nb.view.treelayout import Place, arrange, path_to
+from kforge_nb.view.treelayout import Place, arrange, path_to, won_by
 from kforge_nb.view.verdicts import BAD, GOOD, LOOKS, MUTE
 
 __all__ = ["cost_svg", "shown_target", "to_svg"]
@@ -51,7 +51,8 @@ def to_svg(document: Document, target: int | None = None) -> str:
     at = {p.key: _point(p) for p in places}
     width = max(x for x, _ in at.values()) + LABEL
     height = max(y for _, y in at.values()) + 20
-    edges = [_edge(p, at, p.key in path) for p in places]
+    won = won_by(nodes, chosen["best"])
+    edges = [_edge(p, at, p.key in path, p.key in won) for p in places]
     marks = [_mark(p, at[p.key], p.key == chosen["best"]) for p in places]
     label = escape(f"Search tree of {chosen['name']}: {len(nodes)} candidates", quote=True)
     return (
@@ -90,12 +91,12 @@ def _point(place: Place) -> tuple[float, float]:
     return MARGIN + place.level * COLUMN, 24 + place.row * ROW
 
 
-def _edge(place: Place, at: Mapping[str, tuple[float, float]], best: bool) -> str:
+def _edge(place: Place, at: Mapping[str, tuple[float, float]], way: bool, won: bool) -> str:
     """Down the parent's column, round the corner, along the child's row."""
     if place.parent is None:
         return ""
     (x0, y0), (x1, y1) = at[place.parent.key], at[place.key]
-    colour, width = (GOOD, 3) if best else (MUTE, 1)
+    colour, width = GOOD if won else MUTE, 3 if way else 1
     turn = "" if y0 == y1 else f"V{y1 - CORNER:.0f}q0 {CORNER} {CORNER} {CORNER}"
     return (
         f'<path d="M{x0:.0f} {y0:.0f}{turn}H{x1:.0f}" fill="none" stroke="{colour}" '

@@ -11,7 +11,7 @@ from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ["FOLD_ABOVE", "Place", "arrange", "path_to"]
+__all__ = ["FOLD_ABOVE", "Place", "arrange", "path_to", "won_by"]
 
 FOLD_ABOVE = 3
 """Failed leaves under one parent that are still shown one by one."""
@@ -106,3 +106,14 @@ def path_to(nodes: Iterable[Mapping[str, Any]], node_id: str | None) -> set[str]
         path.add(node_id)
         node_id = rows[node_id]["parent"]
     return path
+
+
+def won_by(nodes: Iterable[Mapping[str, Any]], best: str | None) -> set[str]:
+    """What looks like success on the way to the best: nothing before that one was accepted.
+
+    A wrong candidate that was mended keeps its own look.
+    """
+    rows = {node["id"]: node for node in nodes}
+    if best not in rows or rows[best]["verdict"] != "accepted":
+        return set()
+    return {key for key in path_to(rows.values(), best) if rows[key]["verdict"] in _RIGHT}

@@ -13,6 +13,7 @@ __all__ = [
     "count",
     "decision",
     "ended",
+    "goes_on",
     "has_host_code",
     "interval",
     "marked",
@@ -21,6 +22,7 @@ __all__ = [
     "percent",
     "ratio",
     "row_interval",
+    "standing",
     "state",
     "time",
 ]
@@ -121,9 +123,23 @@ def ended(run: Mapping[str, Any], between: str) -> str:
     return f"{state}{between}{reason}"
 
 
+def standing(target: Mapping[str, Any]) -> str:
+    """A target's state, or what its own Pause or Stop has made of it."""
+    if target.get("stopping"):
+        return "stopping"
+    return "paused" if target.get("paused") else str(target["state"])
+
+
+def goes_on(run: Mapping[str, Any]) -> str:
+    """How to go on with a run that ended early; empty where not, or where its reason says it."""
+    if run["state"] not in ("stopped", "interrupted") or "kforge resume" in run["state_reason"]:
+        return ""
+    return f"In its notebook, %kforge resume {run['name']} goes on from here."
+
+
 def state(target: Mapping[str, Any], tried: int) -> str:
     """What became of a target, in words."""
-    parts = [target["state"]]
+    parts = [standing(target)]
     if target["vendor"] and not tried:
         return target["state_reason"] or "not searched (vendor op)"
     if tried:

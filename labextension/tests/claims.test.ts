@@ -20,6 +20,12 @@ test("run-time counters are told as Python tells them", () => {
   }
 });
 
+test("what became of a target, or of its Pause and Stop, is told as Python tells it", () => {
+  for (const [target, tried, text] of expected.state) {
+    expect(claims.state(target as Parameters<typeof claims.state>[0], tried as number)).toBe(text);
+  }
+});
+
 test("being launch-bound is told as Python tells it", () => {
   const run = example({ device: { kind: "cuda" } });
   run.workload.launch_bound = true;

@@ -30,11 +30,11 @@ const VENDOR: Line[] = [
 const DECIDED: [number, number, number, number, number, string][] = [
   [0, 15.8, 15.5, 16.1, 22_660, "faster in the model"],
   [1, 12.9, 12.6, 13.2, 13_300, "faster in the model"],
-  [2, 1.004, 0.991, 1.017, 2220, "kept original: no sure gain at its place in the model: 1.004× [0.991, 1.017]"],
+  [2, 1.004, 0.991, 1.017, 2220, "kept original: no sure gain at its place in the model: 1.004× (0.991 to 1.017)"],
   [3, 1.74, 1.7, 1.79, 1806, "faster in the model"],
   [4, 7.9, 7.5, 8.3, 1629, "faster in the model"],
-  [5, 0.93, 0.9, 0.96, 41, "kept original: slower than the original at its place: 0.930× [0.900, 0.960]"],
-  [7, 1.21, 0.95, 1.55, 258, "kept original: no sure gain at its place in the model: 1.210× [0.950, 1.550]"],
+  [5, 0.93, 0.9, 0.96, 41, "kept original: slower than the original at its place: 0.93× (0.90 to 0.96)"],
+  [7, 1.21, 0.95, 1.55, 258, "kept original: no sure gain at its place in the model: 1.21× (0.95 to 1.55)"],
 ];
 const SMALL = ["add", "mul", "cast", "silu", "layer_norm", "softmax", "pow → mean → rsqrt → mul", "cat → add"];
 
@@ -79,7 +79,7 @@ export function invented(targets = 60, changes: Partial<RunDocument> = {}): RunD
     fidelity: { ratio: 1.0, inputs: 8, note: "1 call of the cell, 7 seeded redraws" },
     recommendation: {
       rest: "inductor",
-      reason: "inductor runs at 2.412× [2.371, 2.455] of the untouched model; the others: eager 2.307×",
+      reason: "inductor runs at 2.41× (2.37 to 2.46) of the untouched model; the others: eager 2.307×",
     },
     counters: { calls: { calls: 412, compiled: 410, bypassed: 2, hooked: 0 } },
     ...changes,

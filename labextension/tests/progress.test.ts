@@ -167,3 +167,13 @@ test("a run that was saved midway stands still, and says when it was so", async 
   expect(host.querySelector('[aria-live="polite"]')?.textContent).toContain("when this was saved, searching");
   expect(vi.getTimerCount()).toBe(0);
 });
+
+test("a run that ended early says how to go on, once, and one that is done says nothing of it", async () => {
+  const { show } = await working((run) => Object.assign(run, { state: "stopped", state_reason: "stopped by the button" }));
+  const said = (): string => host.querySelector(".kforge-progress")?.textContent ?? "";
+  expect(said()).toContain("%kforge resume minilm goes on from here");
+  await show((run) => Object.assign(run, { state: "interrupted", state_reason: "%kforge resume minilm goes on" }));
+  expect(said().split("resume").length).toBe(2);
+  await show((run) => Object.assign(run, { state: "done", state_reason: "" }));
+  expect(said()).not.toContain("resume");
+});

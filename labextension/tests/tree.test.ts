@@ -213,6 +213,39 @@ test("of 2,000 candidates only those near the frame are in the page, and dots wh
   expect(selected()).not.toBeNull(); // the selection stays reachable
 });
 
+test("only the way to an accepted best looks like success, and a wrong parent on it does not", async () => {
+  const way = (kind: string): string => host.querySelector(`[role="tree"] .kforge-edge.${kind}`)?.getAttribute("d") ?? "";
+  const steps = (kind: string): number => way(kind).split("M").length - 1;
+  const run = example();
+  const judge = (id: string, verdict: "wrong" | "undecided"): RunDocument => ({
+    ...run,
+    nodes: run.nodes.map((node) => (node.id === id ? { ...node, verdict } : node)),
+  });
+  const { source, next } = growing(run);
+  await show(source);
+  expect([steps("way"), steps("best")]).toEqual([3, 3]);
+  await next(judge("0.3", "wrong"));
+  expect([steps("way"), steps("best")]).toEqual([3, 2]);
+  await next(judge("0.5", "undecided"));
+  expect([steps("way"), steps("best")]).toEqual([3, 0]);
+  expect(host.querySelector(".kforge-marks")?.textContent).toContain("no proven gain");
+});
+
+test("before anything was tried the tree of a target that will be searched is shown, not of a vendor op", async () => {
+  const run = example();
+  const [first, second] = run.targets as [RunDocument["targets"][number], RunDocument["targets"][number]];
+  const targets = [
+    { ...first, best: null, vendor: true, share: 0.6, state: "skipped" as const },
+    { ...second, best: null, share: 0.2, state: "waiting" as const },
+    { ...second, index: 2, name: "larger", best: null, share: 0.3, state: "waiting" as const },
+  ];
+  const { source, next } = growing({ ...run, state: "searching", nodes: [], targets });
+  await show(source);
+  expect(host.textContent).toContain("Search tree of 2 larger");
+  await next({ ...run, state: "searching", nodes: run.nodes.filter((node) => node.target === 1), targets });
+  expect(host.textContent).toContain(`Search tree of 1 ${second.name}`);
+});
+
 test("the main line alone leaves the way to the best and what hangs from it", async () => {
   const run = largeRun(300);
   await show(fixedSource(run));

@@ -15,8 +15,9 @@ from kforge_nb.guard.fidelity import Fidelity
 from kforge_nb.guard.measure import Timer
 from kforge_nb.guard.report import Whole
 from kforge_nb.guard.stage import Stage
-from kforge_nb.guard.stats import compare
+from kforge_nb.guard.stats import compare, told
 from kforge_nb.judge.evaluation import Comparison
+from kforge_nb.view.claims import measured
 
 
 def stage(rest, eager, empty=None, fidelity=None):
@@ -39,12 +40,21 @@ def recommended(*stages, rest="auto"):
 SURE, CHANCE, SLOW = (1.04, 1.1, 1.2), (0.98, 1.02, 1.06), (0.9, 0.95, 0.99)
 
 
+@pytest.mark.parametrize(
+    "row", [CHANCE, SLOW, (0.91, 1.157, 1.411), (0.998, 1.02, 1.06), (9.5, 12.34, 130.2)]
+)
+def test_an_interval_is_told_as_the_views_write_it(row):
+    """A page would show one interval in two forms."""
+    low, ratio, high = row
+    assert told(ratio, low, high) == measured({"ratio": ratio, "low": low, "high": high})
+
+
 def test_a_gain_that_may_be_chance_is_not_recommended():
     """An interval that includes 1 is no gain: the model is left alone, and the figure is told."""
     rest, why = recommended(stage("eager", CHANCE), stage("inductor", CHANCE))
     assert rest == "none"
     assert "no rest is surely faster" in why
-    assert "1.020× [0.980, 1.060]" in why
+    assert "1.02× (0.98 to 1.06)" in why
     assert "chance" in why
 
 
@@ -78,7 +88,7 @@ def test_a_rest_without_kernels_says_so():
     """A gain of the compiler alone is not worded as one of kernels."""
     rest, why = recommended(stage("eager", CHANCE), stage("inductor", SURE))
     assert rest == "inductor"
-    assert why.startswith("inductor without any kernel runs at 1.100×")
+    assert why.startswith("inductor without any kernel runs at 1.10×")
     assert "that is torch.compile(model), with nothing to apply" in why
     assert "nothing to apply" not in recommended(stage("inductor", SURE, SURE))[1]
 

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from datetime import UTC, datetime
 from types import SimpleNamespace
 
+import pandas as pd
 import pytest
 
 from kforge_nb import api
@@ -321,6 +323,17 @@ def test_a_damaged_store_is_one_message_and_left_alone(shell, capsys, tmp_path):
     assert err.startswith("UsageError: ")
     assert "Traceback" not in err
     assert file.read_bytes() == b"this is no database at all" * 99
+
+
+def test_the_list_of_runs_has_times_that_people_read(shell, monkeypatch):
+    """JupyterLab's list writes the same minutes; the Python API keeps what is stored."""
+    stored = "2026-11-30T16:49:57.123456Z"
+    frame = pd.DataFrame([{"name": "mine", "created": stored, "updated": stored}])
+    monkeypatch.setattr(api, "runs", lambda **_: frame)
+    shell.run_cell("shown = %kforge runs")
+    local = datetime(2026, 11, 30, 16, 49, tzinfo=UTC).astimezone()
+    assert set(shell.user_ns["shown"]["created"]) == {f"{local:%Y-%m-%d %H:%M}"}
+    assert set(frame["created"]) == {stored}
 
 
 def test_unloading_takes_the_magic_away(shell, capsys):

@@ -8,7 +8,7 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from kforge_nb.view.treelayout import FOLD_ABOVE, arrange, path_to
+from kforge_nb.view.treelayout import FOLD_ABOVE, arrange, path_to, won_by
 from tests.view.large import large
 
 PLACES = Path(__file__).with_name("places.json")
@@ -74,6 +74,17 @@ def test_what_is_kept_is_not_folded():
     """A failure that the best came from, or that is looked at, stays in sight."""
     nodes = [{"id": str(i), "parent": None, "verdict": "wrong"} for i in range(6)]
     assert [p.key for p in arrange(nodes, {"2"})] == ["", "/failed", "2"]
+
+
+def test_only_the_way_to_an_accepted_best_looks_like_success():
+    """An undecided best has won nothing, and a wrong one that was mended stays wrong."""
+    verdicts = ("accepted", "wrong", "accepted", "undecided")
+    nodes = [
+        {"id": str(i), "parent": str(i - 1) if i else None, "verdict": verdict}
+        for i, verdict in enumerate(verdicts)
+    ]
+    assert won_by(nodes, "2") == {"0", "2"}
+    assert won_by(nodes, "3") == won_by(nodes, None) == set()
 
 
 def places() -> dict:

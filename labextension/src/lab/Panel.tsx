@@ -88,11 +88,18 @@ function Told({ row, trans }: { row: Row; trans: TranslationBundle }): JSX.Eleme
       )}
       {!Number.isNaN(when.getTime()) && (
         <time dateTime={row.modified}>
-          {when.toLocaleString()}
+          {minute(when)}
         </time>
       )}
     </>
   );
+}
+
+/** Local time as `%kforge runs` writes it: `2026-11-30 16:49`. */
+function minute(when: Date): string {
+  const two = (n: number): string => String(n).padStart(2, "0");
+  const day = [when.getFullYear(), two(when.getMonth() + 1), two(when.getDate())].join("-");
+  return `${day} ${two(when.getHours())}:${two(when.getMinutes())}`;
 }
 
 const STEPS: Record<string, (at: number, count: number) => number> = {

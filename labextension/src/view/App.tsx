@@ -73,12 +73,17 @@ export function App({ source }: { source: RunSource }): JSX.Element {
   );
 }
 
-/** The target to show before anyone has chosen: being searched, else the one won most on. */
-function firstOfInterest(document: RunDocument): RunDocument["targets"][number] | undefined {
-  const tried = new Set(document.nodes.map((n) => n.target));
+/**
+ * The target to show before anyone has chosen: one with a best candidate, one that was searched, one
+ * that will be, any; of several the one that takes most time. `kforge_nb/view/svg.py` draws the same.
+ */
+function firstOfInterest({ nodes, targets }: RunDocument): RunDocument["targets"][number] | undefined {
+  const tried = new Set(nodes.map((n) => n.target));
+  const ranked = [...targets].sort((a, b) => (b.share ?? 0) - (a.share ?? 0));
   return (
-    document.targets.find((t) => t.best !== null) ??
-    document.targets.find((t) => tried.has(t.index)) ??
-    document.targets[0]
+    ranked.find((t) => t.best !== null) ??
+    ranked.find((t) => tried.has(t.index)) ??
+    ranked.find((t) => t.state === "searching" || t.state === "waiting") ??
+    ranked[0]
   );
 }

@@ -6,7 +6,14 @@ import type { Item } from "./layout";
 import { Mark } from "./Mark";
 import { look } from "./verdicts";
 
-export function Legend({ nodes }: { nodes: readonly Node[] }): JSX.Element {
+interface Props {
+  nodes: readonly Node[];
+  /** Whether there is a way to a best candidate, and whether that one was accepted. */
+  way: boolean;
+  won: boolean;
+}
+
+export function Legend({ nodes, way, won }: Props): JSX.Element {
   const counts = new Map<Node["verdict"], number>();
   for (const node of nodes) counts.set(node.verdict, (counts.get(node.verdict) ?? 0) + 1);
   const examples = new Map(nodes.map((node) => [node.verdict, node]));
@@ -27,12 +34,14 @@ export function Legend({ nodes }: { nodes: readonly Node[] }): JSX.Element {
         </li>
       )}
       <li>larger: visited more often</li>
-      <li>
-        <svg width="26" height="12" aria-hidden="true">
-          <path class="kforge-edge best" d="M2 6H24" />
-        </svg>{" "}
-        way to the best
-      </li>
+      {way && (
+        <li>
+          <svg width="26" height="12" aria-hidden="true">
+            <path class={won ? "kforge-edge best" : "kforge-edge way"} d="M2 6H24" />
+          </svg>{" "}
+          {won ? "way to the best" : "way to the fastest, which is no proven gain"}
+        </li>
+      )}
     </ul>
   );
 }

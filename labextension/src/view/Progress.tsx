@@ -38,6 +38,7 @@ export function Progress({ document, source }: Props): JSX.Element {
         </span>
         {live && <Buttons source={source} paused={paused} stopping={stopping} what="the run" />}
       </div>
+      {!live && <GoesOn document={document} />}
       {live && source.stop && <AtWork document={document} source={source} />}
     </div>
   );
@@ -49,6 +50,16 @@ function Ended({ document }: { document: RunDocument }): JSX.Element {
       <b>{document.state}</b>
       {document.state_reason !== "" && ` · ${document.state_reason}`}
     </>
+  );
+}
+
+/** How to go on with a run that ended early; no button can, since it needs the model. */
+function GoesOn({ document: { name, state, state_reason: reason } }: { document: RunDocument }): JSX.Element | null {
+  if (!["stopped", "interrupted"].includes(state) || reason.includes("kforge resume")) return null;
+  return (
+    <div class="kforge-note">
+      In its notebook, <code>%kforge resume {name}</code> goes on from here.
+    </div>
   );
 }
 

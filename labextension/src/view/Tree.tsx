@@ -1,6 +1,7 @@
 /** How the search of one target is going: its tree as a drawing or as a table, and what the marks mean. */
 import type { JSX } from "preact";
 import { useMemo, useState } from "preact/hooks";
+import * as claims from "./claims";
 import { pathTo } from "./derive";
 import type { Node, Target } from "./document";
 import { type Folds, type Layout, layout, NO_FOLDS, ROOT, toggled } from "./layout";
@@ -29,6 +30,7 @@ export function Tree({ target, nodes, selected, onSelect }: Props): JSX.Element 
   const tree = useMemo(() => layout(nodes, keep, folds, mainOnly), [nodes, keep, folds, mainOnly]);
   const newest = live ? placeOf(tree, nodes, latest(nodes)) : null;
   const tried = nodes.length;
+  const won = nodes.some((node) => node.id === target.best && node.verdict === "accepted");
   return (
     <div class="kforge-search">
       <div class="kforge-headrow">
@@ -52,7 +54,7 @@ export function Tree({ target, nodes, selected, onSelect }: Props): JSX.Element 
         )}
       </div>
       <p class="kforge-note">
-        {tried === 1 ? "1 candidate" : `${tried} candidates`}, {target.state}
+        {tried === 1 ? "1 candidate" : `${tried} candidates`}, {claims.standing(target)}
         {target.state_reason !== "" && `: ${target.state_reason}`}
       </p>
       {tried > 0 && !asTable && (
@@ -62,6 +64,7 @@ export function Tree({ target, nodes, selected, onSelect }: Props): JSX.Element 
             label={`Candidates for ${target.name}`}
             tree={tree}
             path={path}
+            won={won}
             best={target.best}
             newest={newest}
             selected={selected}
@@ -70,7 +73,7 @@ export function Tree({ target, nodes, selected, onSelect }: Props): JSX.Element 
             onSelect={onSelect}
             onToggle={(item) => setFolds(toggled(folds, item))}
           />
-          <Legend nodes={nodes} />
+          <Legend nodes={nodes} way={path.size > 0} won={won} />
         </>
       )}
       {tried > 0 && asTable && <TreeTable nodes={nodes} best={target.best} selected={selected} onSelect={onSelect} />}

@@ -7,6 +7,7 @@ import type { Item, Layout } from "./layout";
 import { COLUMN, ROOT, ROW } from "./layout";
 import { Leaf } from "./Leaf";
 import { type Drawn, type Eye, useEye } from "./useEye";
+import { correct } from "./verdicts";
 import { walked } from "./walk";
 
 const STEP = 1.3;
@@ -19,6 +20,8 @@ export interface TreeMapProps {
   tree: Layout;
   /** Ids on the way to the best candidate. */
   path: ReadonlySet<string>;
+  /** Whether the best candidate was accepted: only then the way to it looks like success. */
+  won: boolean;
   best: string | null;
   newest: string | null;
   selected: string | null;
@@ -30,7 +33,7 @@ export interface TreeMapProps {
 }
 
 export function TreeMap(props: TreeMapProps): JSX.Element {
-  const { tree, path, best, newest, selected, follow } = props;
+  const { tree, path, won, best, newest, selected, follow } = props;
   const frame = useRef<SVGSVGElement>(null);
   const stage = useRef<SVGGElement>(null);
   const [eye, drawn] = useEye(frame, stage, props.onMoved);
@@ -65,7 +68,8 @@ export function TreeMap(props: TreeMapProps): JSX.Element {
       <svg ref={frame} role="tree" aria-label={props.label} onKeyDown={press}>
         <g ref={stage} role="none">
           <path class="kforge-edge" d={lines(tree, drawn, null)} />
-          <path class="kforge-edge best" d={lines(tree, drawn, path)} />
+          <path class="kforge-edge way" d={lines(tree, drawn, path)} />
+          {won && <path class="kforge-edge best" d={lines(tree, drawn, rightOf(tree, path))} />}
           {!drawn.near && dots(tree).map(([tone, d]) => <path key={tone} class={`kforge-dots kforge-${tone}`} d={d} />)}
           {seen.map((item) => (
             <Leaf
@@ -195,6 +199,15 @@ function useReveal(eye: Eye, tree: Layout, id: string | null): void {
     if (item !== undefined && !first.current) eye.reveal(item);
     first.current = false;
   }, [id]);
+}
+
+/** What is right on the way: a wrong candidate that was mended is no success of its own. */
+function rightOf(tree: Layout, path: ReadonlySet<string>): ReadonlySet<string> {
+  const right = (id: string): boolean => {
+    const node = tree.byId.get(id)?.node;
+    return node != null && correct(node.verdict);
+  };
+  return new Set([...path].filter(right));
 }
 
 /** Items that are put into the page one by one. */
