@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import logging
 import threading
+import time
 import traceback
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
@@ -20,6 +21,7 @@ from kforge_nb.run import live
 from kforge_nb.run.benches import Benches, Opener
 from kforge_nb.run.callbook import CallBook
 from kforge_nb.run.control import Control, Handed, Stopped
+from kforge_nb.run.ending import guard_words
 from kforge_nb.run.searching import Search
 from kforge_nb.run.wishes import BY_BUTTON, Wishes
 from kforge_nb.store import document
@@ -94,6 +96,7 @@ class Conductor:
         self.failure: BaseException | None = None
         self._seconds_before = seconds_before
         self._memory = Remembered()
+        self._guard_ends = 0.0
         self._ended = threading.Event()
         self._thread = threading.Thread(
             target=self._main, name=f"kforge-run-{record.name}", daemon=True
@@ -155,7 +158,10 @@ class Conductor:
         """Progress of a stage, stored and shown; figures not given stay as they were."""
         judged = sum(len(work.tree) for work in self.works)
         before = {"budget": self.options.budget, **self.record.run["progress"], "eta_s": None}
-        now = {"phase": phase, "judged": judged, "message": message}
+        now: dict[str, Any] = {"phase": phase, "judged": judged, "message": message}
+        if phase == "guarding":
+            left = self._guard_ends - time.monotonic()
+            now["eta_s"] = left if left > 0 else None
         self.record.set_progress(**{**before, **now, **figures})
         self.changed()
 
@@ -186,7 +192,8 @@ class Conductor:
             return "interrupted", WAITING.format(name=self.record.name)
         self.control.checkpoint()
         self.record.set_state("guarding", why)
-        self.say("guarding", "measuring the model with and without each kernel")
+        self._guard_ends = time.monotonic() + self.options.guard_time
+        self.say("guarding", guard_words(self.options))
         summary = self.tools.guard(self)
         return "done", f"{summary}; the search ended because {why}"
 

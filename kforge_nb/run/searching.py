@@ -20,6 +20,7 @@ from kforge_nb.judge.evaluation import Evaluation
 from kforge_nb.proposers.protocol import Failure, Refusal
 from kforge_nb.run import facts
 from kforge_nb.run.confirming import Confirmation
+from kforge_nb.run.ending import Ending
 from kforge_nb.run.flights import AT_ONCE, STOP_LATENCY_S, Flight, Flights
 from kforge_nb.run.proposing import Asked, Proposals, failed_node, settled
 from kforge_nb.run.script import PLAYED, Script, script_of
@@ -85,7 +86,9 @@ class Search:
         self._purse = purse
         self._poor: dict[int | None, str] = {}
         self._failure: KForgeError | None = None
+        self._ending: Ending | None = None
         self._begun = time.monotonic()
+        self._judged_before = sum(len(work.tree) for work in works)
         self._before = seconds_before
         self._winners = Confirmation(options, record, control, benches, self._show)
         for work in works:
@@ -126,6 +129,8 @@ class Search:
         if self._failure is not None:
             raise self._failure
         poor = dict(self._poor)
+        self._ending = Ending(self.works, self.options, over, self._each_s)
+        self._show(self._ending.words)
         for work in self.works:
             self._settle(work, poor.get(work.index, over), "run")
         self._winners.tell()
@@ -427,6 +432,12 @@ class Search:
     def _work(self, index: int) -> Work:
         return next(work for work in self.works if work.index == index)
 
+    @property
+    def _each_s(self) -> float | None:
+        """Seconds that a candidate took in this session."""
+        new = self.judged - self._judged_before
+        return (self.seconds - self._before) / new if new else None
+
     def _spent(self) -> dict[str, Any]:
         """What the run has spent so far, in candidates, calls, US dollars and seconds."""
         costs = self.record.store.costs(self.record.id)
@@ -447,13 +458,18 @@ class Search:
         left = [limit - seconds] if limit is not None else []
         if judged:
             left.append(seconds / judged * max(self.options.budget - judged, 0))
+        eta = max(min(left), 0.0) if left else None
+        if self._ending is not None:
+            eta = self._ending.left
+            if message != self._ending.words:
+                message = f"{message}; {self._ending.more}"
         self.record.set_progress(
             phase="searching",
             judged=judged,
             budget=self.options.budget,
             seconds=seconds,
             time_limit=limit,
-            eta_s=max(min(left), 0.0) if left else None,
+            eta_s=eta,
             message=message,
         )
         self.changed()
