@@ -14,13 +14,11 @@ from typing import Any
 import torch
 
 from kforge_nb.judge.blocks import spans
-from kforge_nb.judge.roles import main_inputs
+from kforge_nb.judge.roles import is_mask, main_inputs
 from kforge_nb.targets.target import TensorSpec
 
 __all__ = ["HARD_SETS", "distinct", "fill", "hard_set", "lay_out", "redraw", "redraw_flat"]
 
-_FEW = 16
-_MASK_BELOW = -1e4
 Tensors = list[torch.Tensor]
 
 
@@ -43,8 +41,9 @@ def redraw_flat(seen: torch.Tensor, count: int, generator: torch.Generator) -> t
     """``count`` new values of ``seen``'s dtype that look like its values.
 
     Integers and booleans are drawn from the values seen (indices stay valid). Masks (few values,
-    one of them hugely negative or infinite) likewise. Constants are spread around their value with
-    its sign kept. Other floats are drawn from the values seen, scaled by 0.8 to 1.25 each.
+    one of them hugely negative or infinite; or zero and one other) likewise. Constants are spread
+    around their value with its sign kept. Other floats are drawn from the values seen, scaled by
+    0.8 to 1.25 each.
     """
     values = seen.reshape(-1)
     found = torch.zeros(count, dtype=seen.dtype, device=seen.device)
@@ -65,10 +64,10 @@ def _drawer(values: torch.Tensor) -> Callable[[int, dict[str, Any]], torch.Tenso
 
     if not values.is_floating_point():
         return pick
+    if is_mask(values):
+        return pick
     sample = values[:4096].to(torch.float64)
     distinct = torch.unique(sample[~sample.isnan()])
-    if distinct.numel() <= _FEW and bool((distinct < _MASK_BELOW).any()):
-        return pick
     constant = float(distinct[0]) if distinct.numel() else 1.0
 
     def spread(count: int, here: dict[str, Any]) -> torch.Tensor:

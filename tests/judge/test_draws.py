@@ -32,10 +32,12 @@ def test_constant_weights_vary_and_keep_their_sign():
 
 
 def test_masks_stay_masks():
-    """Minus infinity keeps its meaning."""
+    """Minus infinity keeps its meaning, and so do zero and one."""
     seen = torch.zeros(64).masked_fill(torch.arange(64) % 3 == 0, float("-inf"))
     (drawn,) = redraw([seen], _generator())
     assert set(drawn.tolist()) <= {0.0, float("-inf")}
+    (drawn,) = redraw([(torch.arange(64) % 3 > 0).float()], _generator())
+    assert set(drawn.tolist()) == {0.0, 1.0}
 
 
 @pytest.mark.parametrize("name", HARD_SETS)
