@@ -55,7 +55,7 @@ preflight:
 	@scripts/preflight $(PYTHON)
 
 $(BIN)/python: | preflight
-	@echo "kforge_nb: making $(VENV) and installing (one to three minutes) ..."
+	@echo "kforge_nb: making $(VENV) and installing: three minutes or more, mostly downloads, and silent until it is done ..."
 	@$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.installed-models: $(INSTALL_INPUTS) $(VIEW_SOURCES) | preflight $(BIN)/python

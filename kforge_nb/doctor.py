@@ -34,6 +34,7 @@ def examine(store: str | Path | None = None) -> Doctor:
         ("launch op", _launch_op),
         ("runner", _runner),
         ("sandbox", _sandbox),
+        ("account", _account),
         ("notebook view", _view),
         ("store", lambda: _store(store)),
         *cuda_probes(),
@@ -127,6 +128,13 @@ def _sandbox() -> Check:
     if not layers:
         return Check("sandbox", "optional", f"process limits only; {facts['statement']}")
     return Check("sandbox", "ok", f"{', '.join(layers)}; {facts['statement']}")
+
+
+def _account() -> Check:
+    if hasattr(os, "geteuid") and os.geteuid() == 0:
+        found = "this runs as root, and so do candidates"
+        return Check("account", "optional", found, "use an ordinary account where you can")
+    return Check("account", "ok", "not root, so candidates are not either")
 
 
 def _view() -> Check:

@@ -29,6 +29,7 @@ START_LIMIT_S = 180
 def main() -> int:
     """Run, print each cell's result as it comes, and say how long it took."""
     begun = time.monotonic()
+    print(f"running {NOTEBOOK.name}: four to ten minutes; each cell is told at its end", flush=True)
     notebook = nbformat.read(NOTEBOOK, as_version=4)
     KEPT.mkdir(exist_ok=True)
     with tempfile.TemporaryDirectory(prefix="kforge-demo-") as folder:

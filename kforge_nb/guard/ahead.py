@@ -80,7 +80,7 @@ class Ahead:
             chosen = kept.intersection(site.replaced)
             for enabled in {frozenset[str](), chosen}:
                 try:
-                    gm = site.graph(enabled)
+                    gm = site.only(enabled)
                     jobs.append(_job(gm, site.example_inputs, site.state))
                     kernels.update(_kernels(gm))
                 except BadInput as problem:

@@ -118,7 +118,8 @@ def _path(node: fx.Node) -> list[str]:
                     return [str(part) for part in path]
             except (AttributeError, ImportError):
                 continue
-    raise BadInput(f"{target} has no name in torch")
+    name = getattr(target, "__name__", type(target).__name__)
+    raise BadInput(f"{name} cannot be named to another process, as it is no function of torch")
 
 
 def _resolve(home: str, name: str) -> Any:

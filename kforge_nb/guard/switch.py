@@ -132,6 +132,14 @@ class Site:
         others = {handles[f]: _original(handles[f]) for f in self.replaced if f not in enabled}
         return _retarget(self.rewritten, others)
 
+    def only(self, enabled: frozenset[str]) -> fx.GraphModule:
+        """The graph as a backend that has only these kernels makes it: no original stands apart."""
+        enabled = enabled.intersection(self.replaced)
+        if not enabled or enabled == self.replaced.keys():
+            return self.graph(enabled)
+        handles = {f: handle for f, handle in self.owner.handles.items() if f in enabled}
+        return install(self.gm, self.example_inputs, self.owner.accepted, handles)[0]
+
     def variant(self, enabled: frozenset[str]) -> Callable[..., Any]:
         """The compiled variant, built on first use."""
         enabled = enabled.intersection(self.replaced)

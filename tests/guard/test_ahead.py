@@ -54,6 +54,29 @@ def sites(workload, accepted):
     return model.backend.sites
 
 
+def test_a_kernel_less_is_compiled_ahead_too(workload, block, accept, x, monkeypatch):
+    """Where some kernels were dropped, the graphs are those that the notebook compiles later.
+
+    Their originals once stood in them as functions of ours, which no other process can be told.
+    """
+    accepted = accept(block, x)
+    kept = frozenset(k.target_fingerprint for k in accepted[1:])
+    asked = []
+
+    def run(request, timer):
+        asked.extend(request["graphs"])
+        return [""] * len(request["graphs"])
+
+    monkeypatch.setattr(ahead, "_run", run)
+    assert Ahead().compile(sites(workload, accepted), kept, Timer.of(60)) == ""
+    launched = sorted(json.dumps(graph["rows"]).count("kforge.launch") for graph in asked)
+    assert launched == [0, len(kept)]
+    (site,) = sites(workload, accepted[1:])
+    assert ahead._job(site.rewritten, site.example_inputs, site.state)["rows"] in [
+        graph["rows"] for graph in asked
+    ]
+
+
 def test_the_notebook_finds_what_the_child_compiled(workload, block, accept, x):
     """With and without kernels Inductor's own compile is read from the cache, not done again."""
     accepted = accept(block, x)
@@ -332,7 +355,7 @@ def test_what_has_no_name_in_torch_is_told():
 
     graph = torch.fx.Graph()
     graph.output((graph.call_function(mine, (graph.placeholder("x"),)),))
-    with pytest.raises(BadInput, match="no name in torch"):
+    with pytest.raises(BadInput, match="cannot be named to another process"):
         graph_to_rows(torch.fx.GraphModule({}, graph))
     with pytest.raises(BadInput, match="sizes change"):
         specs_of([3])

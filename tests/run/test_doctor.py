@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+
 import pytest
 
 from kforge_nb import doctor as room
@@ -128,3 +130,12 @@ def test_a_sanitizer_is_found_or_said_to_be_missing(monkeypatch, tmp_path, there
     found = dict(doctor_cuda.cuda_probes())["compute-sanitizer"]()
     assert found.level == ("ok" if there else "optional")
     assert (str(program) in found.found) is there
+
+
+@pytest.mark.parametrize(("user", "level"), [(0, "optional"), (1000, "ok")])
+def test_root_is_a_note_of_its_own(monkeypatch, user, level):
+    """What a candidate may do as root is not hidden at the end of a line that is marked ok."""
+    monkeypatch.setattr(os, "geteuid", lambda: user)
+    found = room._account()
+    assert found.level == level
+    assert ("as root" in found.found, bool(found.hint)) == (user == 0, user == 0)
