@@ -230,8 +230,10 @@ class KForgeMagics(Magics):
 
     def _wait(self, values: dict[str, Any], _body: str) -> None:
         run = self._run(values)
+        from kforge_nb.run.waiting import wait_telling
+
         try:
-            run.wait()
+            wait_telling(run)
         except KeyboardInterrupt:
             raise UsageError(
                 f"stopped waiting; run {run.name} goes on (%kforge stop {run.name} ends it)"

@@ -301,7 +301,7 @@ def test_an_interrupt_ends_only_the_waiting(shell, monkeypatch, capsys):
     class Run:
         name = "r"
 
-        def wait(self):
+        def wait(self, timeout=None):
             raise KeyboardInterrupt
 
     monkeypatch.setattr(api, "find_run", lambda *a, **k: Run())
