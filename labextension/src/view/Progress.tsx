@@ -57,7 +57,7 @@ function Ended({ document }: { document: RunDocument }): JSX.Element {
 function GoesOn({ document: { name, state, state_reason: reason } }: { document: RunDocument }): JSX.Element | null {
   if (!["stopped", "interrupted"].includes(state) || reason.includes("kforge resume")) return null;
   return (
-    <div class="kforge-note">
+    <div class="kforge-note kforge-goeson">
       In its notebook, <code>%kforge resume {name}</code> goes on from here.
     </div>
   );
