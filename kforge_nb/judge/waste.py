@@ -41,6 +41,8 @@ def without_waste(target: Target) -> Target:
 def _idle(node: fx.Node) -> bool:
     if node.users or node.op not in ("call_function", "call_method"):
         return False
+    if node.target is getattr:  # a view, or a field of a result
+        return True
     operator = describe(node)
     if operator.kind == "opaque":
         return _only_computes(node)
