@@ -16,7 +16,7 @@ from pathlib import Path
 
 from kforge_nb._callable import make_callable
 from kforge_nb.checks import Check, Doctor, installed
-from kforge_nb.errors import KForgeError
+from kforge_nb.errors import KForgeError, install
 
 __all__ = ["Check", "Doctor", "examine"]
 
@@ -165,7 +165,10 @@ def _language_model() -> Check:
     key = "OPENAI_API_KEY is set" if os.environ.get("OPENAI_API_KEY") else "no OPENAI_API_KEY"
     if client is None:
         return Check(
-            "language model", "optional", f"{key}, openai is not installed", "only for openai runs"
+            "language model",
+            "optional",
+            f"{key}, openai is not installed",
+            f"only for openai runs: {install('openai')}",
         )
     return Check("language model", "optional", f"{key}, openai {client}")
 

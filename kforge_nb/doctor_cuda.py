@@ -12,7 +12,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from kforge_nb.checks import Check, installed
-from kforge_nb.errors import KForgeError, MissingTool
+from kforge_nb.errors import KForgeError, MissingTool, install
 
 __all__ = ["cuda_probes"]
 
@@ -91,7 +91,7 @@ def _cupy() -> Check:
     found = next(((n, v) for n in CUPYS if (v := installed(n)) is not None), None)
     if found is None or importlib.util.find_spec("cupy") is None:
         words = "not installed; the C++ launch op is the only way to launch CUDA kernels"
-        hint = "pip install 'kforge-nb[cuda]'" if _has_gpu() else ""
+        hint = install("cuda") if _has_gpu() else ""
         return Check("CuPy", "optional", words, hint)
     name, version = found
     if not _has_gpu():

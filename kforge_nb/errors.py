@@ -12,7 +12,8 @@
     └── DocumentError    a run document is not valid, or of a newer schema
 
 A failed *candidate* is never an exception: it is an Evaluation with a verdict and a reason.
-Each message says what happened, with which value, and what to do next.
+Each message says what happened, with which value, and what to do next. How more packages come in is
+said by :func:`install` alone, since that changes on the day when kforge_nb is on a package index.
 """
 
 __all__ = [
@@ -22,7 +23,22 @@ __all__ = [
     "KForgeError",
     "MissingTool",
     "StoreError",
+    "install",
+    "upgrade",
 ]
+
+
+def install(extra: str, *also: str) -> str:
+    """The command that adds the packages of an extra, and others named beside it.
+
+    kforge_nb is on no package index, so it is installed from a clone.
+    """
+    return " ".join([f'pip install ".[{extra}]"', *also]) + " in your clone of kforge_nb"
+
+
+def upgrade() -> str:
+    """How a newer kforge_nb comes in."""
+    return "git pull and pip install . in your clone of kforge_nb"
 
 
 class KForgeError(Exception):

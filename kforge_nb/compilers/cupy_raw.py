@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from kforge_nb.candidates.plan import resolve
-from kforge_nb.errors import BadInput, ContractBreach, MissingTool
+from kforge_nb.errors import BadInput, ContractBreach, MissingTool, install
 
 if TYPE_CHECKING:
     import torch
@@ -124,9 +124,7 @@ def load_kernels(plan: ResolvedPlan, cubin: Path, device: int) -> Launcher:
     try:
         import cupy
     except ImportError:
-        raise MissingTool(
-            "launching CUDA kernels needs CuPy: pip install 'kforge-nb[cuda]'"
-        ) from None
+        raise MissingTool(f"launching CUDA kernels needs CuPy: {install('cuda')}") from None
     import torch
 
     torch.cuda.init()

@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from kforge_nb.compilers.process import run_limited
-from kforge_nb.errors import BadInput, ContractBreach, MissingTool
+from kforge_nb.errors import BadInput, ContractBreach, MissingTool, install
 
 __all__ = [
     "MAX_SOURCE",
@@ -45,7 +45,7 @@ OPTIONS = ("-std=c++17", "--device-as-default-execution-space", "--ptxas-options
 
 MAX_SOURCE = 256 << 10
 MEMORY_LIMIT = 16 << 30  # address space, of which NVRTC reserves much and uses little
-INSTALL = "pip install 'kforge-nb[cuda]' nvidia-cuda-nvrtc nvidia-cuda-runtime"
+INSTALL = install("cuda", "nvidia-cuda-nvrtc", "nvidia-cuda-runtime")
 SOURCE_NAME = "candidate.cu"
 CUBIN_NAME = "kernel.cubin"
 _ARCH = re.compile(r"sm_\d{2,3}[af]?")

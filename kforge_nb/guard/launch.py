@@ -25,6 +25,7 @@ import torch
 
 from kforge_nb.candidates.plan import resolve, validate
 from kforge_nb.errors import BadInput, MissingTool
+from kforge_nb.errors import install as install_extra
 from kforge_nb.guard.cupy_op import CupyTable
 from kforge_nb.guard.shadow import difference
 from kforge_nb.guard.table import FAILED, REASONS, NativeTable, Table
@@ -148,7 +149,7 @@ def _lacks_cupy() -> str:
     if not torch.cuda.is_available():
         return "torch sees no CUDA device"
     if importlib.util.find_spec("cupy") is None:
-        return "CuPy is not installed (pip install 'kforge-nb[cuda]')"
+        return f"CuPy is not installed ({install_extra('cuda')})"
     return ""
 
 

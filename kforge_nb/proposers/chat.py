@@ -19,7 +19,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from kforge_nb.errors import BadInput, MissingTool
+from kforge_nb.errors import BadInput, MissingTool, install
 from kforge_nb.proposers.bodies import make_http_client
 from kforge_nb.proposers.prompting import Prompt
 from kforge_nb.proposers.stream import MAX_BYTES, Received, StreamError, Usage
@@ -239,8 +239,7 @@ class Chat:
             import openai
         except ImportError as problem:
             raise MissingTool(
-                "the openai proposer needs the openai package; install it with "
-                "pip install 'kforge-nb[openai]'"
+                f"the openai proposer needs the openai package: {install('openai')}"
             ) from problem
         return openai.AsyncOpenAI(
             api_key=self._key or _NO_KEY,

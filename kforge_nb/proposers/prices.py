@@ -16,7 +16,7 @@ from fractions import Fraction
 from functools import lru_cache
 from typing import Any
 
-from kforge_nb.errors import BadInput, MissingTool
+from kforge_nb.errors import BadInput, MissingTool, install
 
 __all__ = ["PICO", "Price", "Rates", "Usage", "picodollars", "price_of", "usd"]
 
@@ -161,7 +161,7 @@ def _from_table(model: str, base_url: str | None, today: str) -> Price:
     except ImportError as e:
         raise MissingTool(
             f"the price of {model!r} is looked up with the genai-prices package, which is not "
-            "here; install it with pip install 'kforge-nb[openai]', or say --price-in and "
+            f"here; {install('openai')}, or say --price-in and "
             f"--price-out ({_LOCAL})"
         ) from e
     endpoint = base_url or os.environ.get("OPENAI_BASE_URL") or _DEFAULT_ENDPOINT

@@ -10,7 +10,7 @@ import importlib.util
 from collections.abc import Iterable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from kforge_nb.errors import BadInput, KForgeError, MissingTool
+from kforge_nb.errors import BadInput, KForgeError, MissingTool, install
 from kforge_nb.profile.device import facts, kind_of, no_cuda
 from kforge_nb.settings import cache_dir
 from kforge_nb.workload.devices import gpus_of, main_device, memory_told
@@ -115,7 +115,7 @@ def tool_notes(device: str) -> list[str]:
     if importlib.util.find_spec("cupy") is None:
         notes.append(
             "cupy is not installed: kernels are launched by the C++ launch op only, and need a "
-            "C++ compiler wherever they are used (pip install 'kforge-nb[cuda]')"
+            f"C++ compiler wherever they are used ({install('cuda')})"
         )
     return notes
 

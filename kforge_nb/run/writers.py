@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from kforge_nb.errors import BadInput, MissingTool
+from kforge_nb.errors import BadInput, MissingTool, install
 from kforge_nb.proposers.protocol import Refusal, Request
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ def _openai(options: OptimizeOptions) -> Writer:
         )
     price = price_of(options.model, price_in=options.price_in, price_out=options.price_out)
     if importlib.util.find_spec("openai") is None:
-        raise MissingTool("--proposer openai needs a package: pip install 'kforge-nb[openai]'")
+        raise MissingTool(f"--proposer openai needs a package: {install('openai')}")
 
     def opened(conductor: Conductor) -> Proposer:
         from kforge_nb.run.paying import paid_proposer

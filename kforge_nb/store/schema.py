@@ -17,7 +17,7 @@ from importlib import resources
 from itertools import islice
 from typing import Any
 
-from kforge_nb.errors import DocumentError
+from kforge_nb.errors import DocumentError, upgrade
 from kforge_nb.store.clean import depth
 from kforge_nb.store.rules import Problem, problems
 from kforge_nb.store.upgrade import upgraded
@@ -86,7 +86,7 @@ def _check_version(data: Any, where: str) -> None:
     if (int(number[1]), int(number[2] or 0)) > _NUMBER:
         raise DocumentError(
             f"{where} was written by a newer kforge_nb (schema {version}; this one reads "
-            f"{SCHEMA}); upgrade with `pip install -U kforge-nb`"
+            f"{SCHEMA}); to upgrade: {upgrade()}"
         )
 
 

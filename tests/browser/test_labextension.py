@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -216,6 +217,7 @@ def test_the_list_tells_state_result_and_device_of_each_run(desk):
     shown = next(text for text in rows if text.startswith("minilm"))
     assert "BertModel on Intel Xeon" in shown
     assert "1.30×" in shown
+    assert re.search(r"\n20\d\d-\d\d-\d\d \d\d:\d\d$", shown)  # as `%kforge runs` writes it
     assert any("newer kforge_nb" in text for text in rows)
 
 
@@ -251,7 +253,7 @@ def test_an_empty_folder_says_how_to_save_a_run(desk):
     command(desk, "filebrowser:go-to-path", path="runs/none")
     command(desk, "kforge:show-runs")
     panel = desk.locator("#kforge-runs")
-    panel.get_by_text("%kforge export NAME").wait_for()
+    panel.get_by_text("%kforge export run").wait_for()
 
     assert "0 runs" in panel.inner_text()
 

@@ -64,3 +64,15 @@ def test_the_notebook_is_committed_without_outputs():
 
     assert code
     assert all(cell.outputs == [] and cell.execution_count is None for cell in code)
+
+
+def test_nothing_is_said_to_be_on_a_package_index():
+    """kforge_nb is installed from a clone; pip finds nothing by its name, or worse."""
+    folders = ("kforge_nb", "docs", "labextension/src", "notebooks", "binder")
+    kinds = {".py", ".md", ".ts", ".tsx", ".ipynb"}
+    files = [f for folder in folders for f in (ROOT / folder).rglob("*") if f.suffix in kinds]
+    told = re.compile(r"pip install (?:-U )?['\"]?kforge[-_]nb")
+
+    assert len(files) > 300
+    assert [str(f) for f in files if told.search(f.read_text())] == []
+    assert told.search("pip install 'kforge-nb[openai]'")

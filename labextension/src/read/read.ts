@@ -57,7 +57,7 @@ function wrongVersion(data: unknown): string | null {
   if (newer(number, VERSION.exec(SCHEMA))) {
     return (
       `This run was written by a newer kforge_nb (schema ${number[0]}; this one reads ${SCHEMA}). ` +
-      "Upgrade with: pip install -U kforge-nb"
+      "To upgrade: git pull and pip install . in your clone of kforge_nb"
     );
   }
   return null;
