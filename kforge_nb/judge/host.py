@@ -139,6 +139,7 @@ class HostPlace:
         return session, {
             "threads": self.threads,
             "calls_in_a_batch": session.calls,
+            "calls_looked_at": len(session.screened),
             "foreign_load": round(session.foreign, 3),
             "cores": round(session.cores, 2),
             "runner_reading_share": round(sorted(ours.own)[len(ours.own) // 2], 3),

@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["Child", "Gone", "TooSlow", "cpu_seconds"]
+__all__ = ["Child", "Gone", "TooSlow", "busy_seconds", "cpu_seconds", "thread_count"]
 
 _PROCESS_CLOCK = 2  # of another process, by its number: CPUCLOCK_SCHED of Linux
 _END_SECONDS = 5.0  # a killed process that a driver holds may take this long, twice
@@ -192,3 +192,21 @@ def cpu_seconds(pid: int) -> float:
         return time.clock_gettime((~pid << 3) | _PROCESS_CLOCK)
     except OSError:
         return 0.0
+
+
+def thread_count(pid: int) -> int:
+    """Living threads of a process; 0 if that cannot be read."""
+    try:
+        return sum(1 for _ in os.scandir(f"/proc/{pid}/task"))
+    except OSError:
+        return 0
+
+
+def busy_seconds() -> float:
+    """CPU time that was not idle since the machine started, stolen time included."""
+    try:
+        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
+    except OSError:
+        return 0.0
+    ticks = [int(f) for f in fields]
+    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")

@@ -16,14 +16,13 @@ import statistics as plain
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
 import numpy as np
 import torch
 
 from kforge_nb.judge.baseline import BaselineWorker
-from kforge_nb.judge.process import Child, cpu_seconds
+from kforge_nb.judge.process import Child, busy_seconds, cpu_seconds, thread_count
 from kforge_nb.judge.protocol import HELD_CALLS
 from kforge_nb.judge.runner_handle import Runner
 from kforge_nb.judge.slots import TimedInputs
@@ -138,9 +137,10 @@ class Plan:
 
     ``seconds`` at most, ``narrow`` the interval width that is enough, ``pairs`` at least, and how
     many timed calls to keep for checking: whole outputs (``probes``), and a few elements of calls
-    anywhere in a batch (``notes``, where they are taken). A side so slow that ``pairs`` would take
-    more than ``PATIENCE`` times the ``seconds`` (and ``LEAST_PATIENCE`` seconds) gets fewer of
-    them, three at least.
+    anywhere in a batch (``notes``, where they are taken). ``screened``: keep so many for a quick
+    look, of all whose outputs there are after each batch; ``probes`` of them are checked. A side so
+    slow that ``pairs`` would take more than ``PATIENCE`` times the ``seconds`` (and
+    ``LEAST_PATIENCE`` seconds) gets fewer of them, three at least.
     """
 
     seconds: float = 2.0
@@ -148,6 +148,7 @@ class Plan:
     pairs: int = 10
     probes: int = 4
     notes: int = 8
+    screened: int = 0
 
     def over(self, elapsed: float, pairs: int) -> bool:
         """Whether the time is up, after so many seconds and pairs."""
@@ -180,7 +181,8 @@ class Session:
     ``uneven`` is how many times over all calls together used the CPU that one usually uses when it
     is timed. ``blur`` is by how many seconds a call may be told too short: on a GPU, since the
     flush that is taken off took longer at times (others used the device); on a CPU, all that is
-    taken off.
+    taken off. Of the calls that were kept for a quick look (``screened``) so many are to be looked
+    at ``closely`` even where nothing is odd.
     """
 
     ours: list[float] = field(default_factory=list)
@@ -190,6 +192,8 @@ class Session:
     calls: int = 1
     probes: list[Probe] = field(default_factory=list)
     noted: list[Probe] = field(default_factory=list)
+    screened: list[Probe] = field(default_factory=list)
+    closely: int = 0
     seconds: float = 0.0
     foreign: float = 0.0
     cores: float = 0.0
@@ -206,7 +210,7 @@ class _Foreign:
 
     def __init__(self, pids: list[int]) -> None:
         self._pids = [os.getpid(), *pids]
-        self._start = (_busy_seconds(), self._own(), time.monotonic())
+        self._start = (busy_seconds(), self._own(), time.monotonic())
 
     def _own(self) -> float:
         return sum(cpu_seconds(pid) for pid in self._pids)
@@ -214,18 +218,8 @@ class _Foreign:
     def share(self) -> float:
         busy, own, clock = self._start
         elapsed = (time.monotonic() - clock) * (os.cpu_count() or 1)
-        others = (_busy_seconds() - busy) - (self._own() - own)
+        others = (busy_seconds() - busy) - (self._own() - own)
         return min(1.0, max(0.0, others / elapsed)) if elapsed > 0 else 0.0
-
-
-def _busy_seconds() -> float:
-    """CPU time that was not idle since the machine started, stolen time included."""
-    try:
-        fields = Path("/proc/stat").read_text().split("\n", 1)[0].split()[1:9]
-    except OSError:
-        return 0.0
-    ticks = [int(f) for f in fields]
-    return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
 
 
 def run_session(
@@ -250,7 +244,7 @@ def run_session(
         RunnerFailed: the candidate broke its runner.
     """
     source = random.SystemRandom()
-    session = Session()
+    session = Session(closely=plan.probes)
     start = time.monotonic()
     foreign = _Foreign([ours.child.pid, against.child.pid])
     pace = _warm_up(ours, against, inputs)
@@ -374,14 +368,6 @@ def _pair(
     session.against.append(seconds[1])
 
 
-def thread_count(pid: int) -> int:
-    """Living threads of a process; 0 if that cannot be read."""
-    try:
-        return sum(1 for _ in os.scandir(f"/proc/{pid}/task"))
-    except OSError:
-        return 0
-
-
 class _Renewed:
     """Slots for the pair after this one, renewed before this one.
 
@@ -476,11 +462,33 @@ def _maybe_probe(
 ) -> None:  # fmt: skip
     """Keep this batch's outputs with a chance that is the same for every batch of the session."""
     seen = len(session.ours)
+    if plan.screened:
+        _screen(inputs, session, first, kept, source, fetch, plan)
+        return
     if not kept or source.random() >= plan.probes / (seen + 1):
         return
     age = source.randrange(len(kept))
     probe = Probe(inputs.snapshot(first + kept[age]), fetch(age))
-    if len(session.probes) < plan.probes:
-        session.probes.append(probe)
+    _store(session.probes, probe, plan.probes, source)
+
+
+def _screen(
+    inputs: TimedInputs, session: Session, first: int, kept: list[int], source: random.Random,
+    fetch: Callable[[int], list[torch.Tensor]], plan: Plan,
+) -> None:  # fmt: skip
+    """Keep all outputs that this batch has left; those to be checked anyway are among them.
+
+    Where there is no room for all, each has the same chance.
+    """
+    before = len(session.ours) * len(kept)
+    for age in range(len(kept)):
+        if source.random() < plan.screened / (before + age + 1):
+            probe = Probe(inputs.snapshot(first + kept[age]), fetch(age))
+            _store(session.screened, probe, plan.screened, source)
+
+
+def _store(kept: list[Probe], probe: Probe, most: int, source: random.Random) -> None:
+    if len(kept) < most:
+        kept.append(probe)
     else:
-        session.probes[source.randrange(plan.probes)] = probe
+        kept[source.randrange(most)] = probe
