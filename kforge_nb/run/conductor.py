@@ -319,6 +319,9 @@ class Conductor:
 
     def _wish(self, name: str, target: Any) -> None:
         """A button of one target; one that comes too late finds it ended."""
+        if type(target) is not int:  # words are for people; a view knows its rows by their index
+            _log.info("a button of the view did nothing: target %.80r is no index", target)
+            return
         asked = {"pause": self.wishes.pause, "resume": self.wishes.resume}
         try:
             if name == "stop":
