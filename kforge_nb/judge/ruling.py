@@ -13,6 +13,7 @@ from kforge_nb.judge.statistics import (
     MIN_PAIRS,
     across,
     decide_across,
+    may_be_moved,
     paired_ratio,
 )
 
@@ -26,8 +27,7 @@ __all__ = ["Ruling", "comparison", "merged", "paired", "rule", "settled", "throu
 _LOADED = 0.15
 _HIDDEN_SHARE = 0.05
 _HIDDEN_SECONDS = 2e-3
-_UNEVEN, _MORE_UNEVEN, _FAR_UNEVEN = 1.2, 1.5, 3.0
-"""Honest kernels: up to 1.15; to 1.4 with twice as many busy threads as there are cores."""
+_FAR_UNEVEN = 3.0
 _FAR_SLOWER = 0.5  # the best of a handful of pairs, for a verdict
 _KEPT_SAMPLES = 512
 
@@ -135,7 +135,7 @@ def rule(
     if found.n < MIN_PAIRS:
         return _by_few(found, figures, load)
     uneven = plain.fmean(s.uneven for s in sessions) if sessions else 1.0
-    if _may_be_moved(found, uneven):
+    if may_be_moved(found.low, found.high, uneven):
         quiet = uneven > _FAR_UNEVEN and foreign <= _LOADED
         return Ruling(
             Verdict.SUSPICIOUS if quiet else Verdict.UNDECIDED,
@@ -155,16 +155,6 @@ def rule(
     if any(s.stopped for s in sessions):
         return Ruling(Verdict.UNDECIDED, f"stopped while it was timed: {figures}{load}")
     return Ruling(Verdict.UNDECIDED, f"no difference found: {figures}{load}")
-
-
-def _may_be_moved(found: Comparison, uneven: float) -> bool:
-    """Whether a speed-up may be no more than work that was moved between calls.
-
-    What is gained that way is no more than ``uneven``; and far from 1 that is not an honest kernel.
-    """
-    if uneven <= _UNEVEN or found.high < 1.0:
-        return False
-    return uneven > _MORE_UNEVEN or found.low <= uneven
 
 
 def _too_wide(found: Comparison, sessions: Sequence[Session]) -> bool:

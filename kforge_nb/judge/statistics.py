@@ -36,10 +36,13 @@ __all__ = [
     "decide",
     "decide_across",
     "interval",
+    "may_be_moved",
     "next_look",
     "paired_ratio",
 ]
 
+_UNEVEN, _MORE_UNEVEN = 1.2, 1.5
+"""Honest kernels: up to 1.15; to 1.4 with twice as many busy threads as there are cores."""
 LOOKS = 10
 SYSTEMATIC = 0.01
 _POCOCK_Z = 2.555  # ten looks, 5% for all of them together, two-sided
@@ -119,6 +122,18 @@ def decide(found: Interval, narrow: float) -> str | None:
     if found.high < 1.0:
         return "slower"
     return "equal" if found.width <= 2.5 * SYSTEMATIC else None
+
+
+def may_be_moved(low: float, high: float, uneven: float) -> bool:
+    """Whether a speed-up may be no more than work that was moved from timed calls to others.
+
+    ``low`` and ``high`` bound the ratio. ``uneven`` is how many times over all calls together used
+    the CPU time that it rests on. What is gained that way is no more than that; and far from 1 it
+    is not an honest kernel's.
+    """
+    if uneven <= _UNEVEN or high < 1.0:
+        return False
+    return uneven > _MORE_UNEVEN or low <= uneven
 
 
 def across(ratios: Sequence[float], pairs: int = 0) -> Interval:

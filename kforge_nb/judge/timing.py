@@ -31,6 +31,7 @@ from kforge_nb.judge.statistics import (
     Interval,
     decide,
     interval,
+    may_be_moved,
     next_look,
     paired_ratio,
 )
@@ -261,20 +262,25 @@ def run_session(
         late = late or (elapsed > plan.seconds and _far_slower(session))
         if session.stopped or late or len(session.ours) >= look:
             look = next_look(len(session.ours))
-            if _settled(session, plan) or session.stopped or late:
+            if _settled(session, plan, used) or session.stopped or late:
                 break
     session.seconds = time.monotonic() - start
     session.foreign = foreign.share()
     session.cores = used.cores
     session.disagreement = used.ahead()
-    session.uneven = used.uneven()
     return session
 
 
-def _settled(session: Session, plan: Plan) -> bool:
+def _settled(session: Session, plan: Plan, used: _Used) -> bool:
+    """Whether it is known which is faster; by how much at least, where work may have been moved.
+
+    A few pairs of an honest kernel can look so: more of them tell that it is faster by more.
+    """
     session.found = paired_ratio(session.ours, session.against)
     session.decision = decide(session.found, plan.narrow)
-    return session.decision is not None
+    session.uneven = used.uneven()
+    found = session.found
+    return session.decision is not None and not may_be_moved(found.low, found.high, session.uneven)
 
 
 def _far_slower(session: Session) -> bool:

@@ -312,6 +312,17 @@ def test_work_that_differs_as_machines_do_is_not_called_moved():
     assert _uneven([(1e-4, 1e-4)] * 9) == 1.0
 
 
+def test_more_pairs_tell_moved_work_from_a_kernel_that_is_faster_by_more(inputs, monkeypatch):
+    """It is timed on until the whole interval lies above what could have been moved."""
+    sides = lambda: (_Side(1e-3, 0.15, 31), _Side(1.6e-3, 0.15, 32))  # noqa: E731
+    few = _session(inputs, *sides())
+    monkeypatch.setattr(_Used, "uneven", lambda used: 1.45)
+    more = _session(inputs, *sides(), Plan(seconds=60.0))
+    assert few.found.low < 1.45 < more.found.low
+    assert len(few.ours) < len(more.ours)
+    assert more.seconds < 60.0
+
+
 @pytest.mark.parametrize(
     ("uneven", "foreign", "verdict"),
     [
