@@ -81,14 +81,15 @@ def roles_of(graph: fx.GraphModule, seen: Sequence[torch.Tensor]) -> dict[int, R
     """The role of each floating-point input that is neither a main one, a mask nor unused.
 
     Args:
-        graph: of a target, one placeholder for each input.
+        graph: of a target, one placeholder for each input; more may follow, which are not looked
+            at (the weights of a reference in a file, which nobody captured).
         seen: captured inputs.
     """
     places = [node for node in graph.graph.nodes if node.op == "placeholder"]
     main = set(main_inputs(seen))
     data = _from([node for i, node in enumerate(places) if i in main])
     found = {}
-    for i, (node, tensor) in enumerate(zip(places, seen, strict=True)):
+    for i, (node, tensor) in enumerate(zip(places, seen, strict=False)):
         if i in main or not tensor.is_floating_point() or tensor.numel() == 0 or is_mask(tensor):
             continue
         role = _role(node, data)
