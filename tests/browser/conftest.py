@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import re
 import time
 
 import pytest
 
 from tests.browser.servers import chromium, serving_lab, serving_page, why_no_browser
+
+OURS = re.compile("kforge|blob:")
+"""In a stack: the extension's files by their names, the widget's module by where it comes from."""
 
 
 @pytest.fixture(scope="session")
@@ -24,14 +28,15 @@ def browser():
 
 @pytest.fixture
 def page(browser):
-    """A fresh page; an error on it fails the test."""
+    """A fresh page; an error on it fails the test, in JupyterLab one of our own code."""
     context = browser.new_context(viewport={"width": 1100, "height": 1000})
     made = context.new_page()
     errors = []
-    made.on("pageerror", lambda error: errors.append(str(error)))
+    made.on("pageerror", lambda error: errors.append(error.stack or str(error)))
     yield made
+    lab = "/lab" in made.url
     context.close()
-    assert errors == []
+    assert [text for text in errors if not lab or OURS.search(text)] == []
 
 
 @pytest.fixture(scope="session")
