@@ -145,6 +145,20 @@ def test_stop_ends_a_session(inputs):
     assert found.stopped
 
 
+def test_nothing_is_copied_between_the_two_sides_of_a_pair(inputs):
+    """Copies fill the caches of whoever comes next, and only the candidate has outputs to copy."""
+    ours, against = _Side(1e-3, 0.02, 41), _Side(1e-3, 0.02, 42)
+    when = []
+
+    def fetch(age):
+        when.append(len(ours.asked) + len(against.asked) - 10)  # without the warm-up
+        return [torch.tensor(age)]
+
+    run_session(ours, against, inputs, Plan(screened=64), fetch, lambda: False)
+    assert len(when) >= 10
+    assert {batches % 4 for batches in when} == {0}  # two of each side
+
+
 def test_outputs_of_timed_calls_are_kept_unpredictably(inputs):
     """Two sessions keep different calls, and never more than asked for."""
     ages = []
@@ -314,13 +328,12 @@ def test_work_that_differs_as_machines_do_is_not_called_moved():
 
 def test_more_pairs_tell_moved_work_from_a_kernel_that_is_faster_by_more(inputs, monkeypatch):
     """It is timed on until the whole interval lies above what could have been moved."""
-    sides = lambda: (_Side(1e-3, 0.15, 31), _Side(1.6e-3, 0.15, 32))  # noqa: E731
-    few = _session(inputs, *sides())
     monkeypatch.setattr(_Used, "uneven", lambda used: 1.45)
-    more = _session(inputs, *sides(), Plan(seconds=60.0))
-    assert few.found.low < 1.45 < more.found.low
-    assert len(few.ours) < len(more.ours)
-    assert more.seconds < 60.0
+    for seed in range(3):
+        ours, against = _Side(1e-3, 0.3, seed), _Side(1.7e-3, 0.3, seed + 50)
+        found = _session(inputs, ours, against, Plan(seconds=60.0))
+        assert found.found.low > 1.45
+        assert found.seconds < 60.0
 
 
 @pytest.mark.parametrize(
