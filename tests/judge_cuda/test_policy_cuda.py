@@ -49,6 +49,7 @@ REFUSED = {
     "sleeping PTX": _kernel('asm volatile("nanosleep.u32 100;");'),
     "launching PTX": _kernel('asm volatile("griddepcontrol.launch_dependents;");'),
     "trap in PTX": _kernel('asm volatile("{ trap; }");'),
+    "trap after an operand": _kernel('asm volatile("mov.u32 %0, {1}; {trap;}" : "=r"(n));'),
     "assembler from a macro": _kernel("asm volatile(CODE);", '#define CODE "mov.u32 %0, 1;"'),
     "memory in PTX": _kernel("x[0] = 1;", 'asm(".global .u32 hidden;");'),
 }  # fmt: skip
@@ -109,6 +110,15 @@ HONEST = {
     "inline PTX": _kernel(
         'unsigned r; asm volatile("{ .reg .pred %%p1; setp.ne.u32 %%p1, %1, 0; '
         '@%%p1 mov.u32 %0, %%laneid; cp.async.wait_all; }" : "=r"(r) : "r"(n)); x[0] = r;'
+    ),
+    "operands of several registers": _kernel(
+        "unsigned a, b, c, d; float f[4] = {};\n"
+        'asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0, %1, %2, %3}, [%4];"'
+        ' : "=r"(a), "=r"(b), "=r"(c), "=r"(d) : "l"(x));\n'
+        'asm volatile("mma.sync.aligned.m16n8k8.row.col.f32.bf16.bf16.f32 {%0, %1, %2, %3}, "'
+        '"{%4, %5},\\n {%6}, {%0, %1, %2, %3};" : "+f"(f[0]), "+f"(f[1]), "+f"(f[2]), "+f"(f[3])'
+        ' : "r"(a), "r"(b), "r"(c));\n'
+        'asm volatile("st.global.v2.f32 [%0], {%1, %2};" :: "l"(x), "f"(f[0]), "f"(f[1]));'
     ),
     "read once": _kernel(
         'asm volatile("{ .reg .b64 %%p; createpolicy.fractional.L2::evict_first.b64 %%p, 1.0; '

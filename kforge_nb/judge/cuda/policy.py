@@ -206,9 +206,14 @@ def _template(text: str, at: int) -> tuple[str, bool]:
     return code, bool(parts) and re.match(r"\s*[:)]", text[at:]) is not None and "\\" not in code
 
 
+_VECTOR = re.compile(r"([\w,])\s*\{[^{};]*\}")
+"""Several registers as one operand; a block follows no operand, and has a semicolon in it."""
+
+
 def _first_words(code: str) -> Iterator[str]:
     """The mnemonic of every instruction, without predicate, label and modifiers."""
-    for statement in re.split(r"[;\n{}]", re.sub(r"//[^\n]*|/\*.*?\*/", " ", code)):
+    plain = re.sub(r"//[^\n]*|/\*.*?\*/", " ", code)
+    for statement in re.split(r"[;\n{}]", _VECTOR.sub(r"\1", plain)):
         text = re.sub(r"^\s*(?:[\w$%]+:\s*)*(?:@!?\s*[%\w]+\s+)?", "", statement).strip()
         if not text or text.startswith(tuple(_DIRECTIVES)):
             continue
