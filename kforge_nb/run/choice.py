@@ -9,7 +9,7 @@ from typing import Protocol
 from kforge_nb.errors import BadInput
 from kforge_nb.options import OptimizeOptions, did_you_mean
 from kforge_nb.profile.believing import BELIEVABLE
-from kforge_nb.run.naming import which_target
+from kforge_nb.run.naming import Named, which_target
 
 __all__ = ["Choice", "Row", "Times", "choose_targets", "trusted_headroom"]
 
@@ -28,24 +28,8 @@ UNKNOWN_HEADROOM = 1.5
 """What a target is taken to have where its roofline is not known."""
 
 
-class Row(Protocol):
+class Row(Named, Protocol):
     """What the choice needs of one line of the profile."""
-
-    @property
-    def index(self) -> int:
-        """Position in the profile."""
-
-    @property
-    def name(self) -> str:
-        """Name shown to people."""
-
-    @property
-    def family(self) -> str:
-        """What kind of operation."""
-
-    @property
-    def fingerprint(self) -> str:
-        """What the target computes, as digits."""
 
     @property
     def vendor(self) -> bool:
