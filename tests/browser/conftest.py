@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import time
+import urllib.error
+import urllib.request
 
 import pytest
 
@@ -12,6 +15,7 @@ from tests.browser.servers import chromium, serving_lab, serving_page, why_no_br
 
 OURS = re.compile("kforge|blob:")
 """In a stack: the extension's files by their names, the widget's module by where it comes from."""
+FRONT_ENDS = {"lab": "lab/tree", "notebook7": "notebooks"}
 
 
 @pytest.fixture(scope="session")
@@ -34,7 +38,7 @@ def page(browser):
     errors = []
     made.on("pageerror", lambda error: errors.append(error.stack or str(error)))
     yield made
-    lab = "/lab" in made.url
+    lab = re.search("/(lab|notebooks|tree)/", made.url) is not None
     context.close()
     assert [text for text in errors if not lab or OURS.search(text)] == []
 
@@ -51,6 +55,29 @@ def lab(tmp_path_factory):
     """Address and folder of a JupyterLab of its own, with no settings of the user's."""
     with serving_lab(tmp_path_factory.mktemp("lab")) as served:
         yield served
+
+
+@pytest.fixture(scope="session")
+def notebook_in(lab):
+    """Opens a notebook of that JupyterLab's folder, in it or in Notebook 7 on the same server."""
+    with contextlib.closing(_asked(f"{lab[0]}tree")) as answer:
+        there = answer.status == 200
+
+    def opened(front_end, page, path):
+        if front_end == "notebook7" and not there:
+            pytest.skip('no Notebook 7 in that environment: pip install "notebook>=7.2"')
+        page.goto(f"{lab[0]}{FRONT_ENDS[front_end]}/{path}?reset")
+        kernel = "jupyterapp?.shell.currentWidget?.sessionContext?.session?.kernel"
+        page.wait_for_function(f"window.{kernel}?.status === 'idle'", timeout=60_000)
+
+    return opened
+
+
+def _asked(address):
+    try:
+        return urllib.request.urlopen(address, timeout=30)
+    except urllib.error.HTTPError as answer:
+        return answer
 
 
 @pytest.fixture(scope="session")

@@ -24,10 +24,12 @@ from typing import Any
 
 from kforge_nb.view import BUNDLE
 
-__all__ = ["EXAMPLE", "chromium", "serving_lab", "serving_page", "why_no_browser"]
+__all__ = ["EXAMPLE", "LAB_PYTHON", "chromium", "serving_lab", "serving_page", "why_no_browser"]
 
 HERE = Path(__file__).parent
 EXAMPLE = HERE.parent / "store" / "fixtures" / "example.kforge.json"
+LAB_PYTHON = os.environ.get("KFORGE_LAB_PYTHON", sys.executable)
+"""Runs the JupyterLab that is looked at: of another environment, where another version is meant."""
 ARGUMENTS = [
     "--no-sandbox",
     "--disable-gpu",
@@ -88,7 +90,7 @@ class _Quiet(SimpleHTTPRequestHandler):
 
 @contextmanager
 def serving_lab(
-    home: Path, python: str | Path = sys.executable, **environment: str
+    home: Path, python: str | Path = LAB_PYTHON, **environment: str
 ) -> Iterator[tuple[str, Path]]:
     """Address and folder of a JupyterLab that this Python runs, until the block ends."""
     folder = home / "notebooks"
@@ -113,7 +115,8 @@ def serving_lab(
         f"--ServerApp.root_dir={folder}",
     ]
     command += ["--IdentityProvider.token=", "--ServerApp.disable_check_xsrf=True"]
-    command += ["--LabApp.expose_app_in_browser=True"]  # as window.jupyterapp
+    for app in ("LabApp", "JupyterNotebookApp"):  # as window.jupyterapp
+        command += [f"--{app}.expose_app_in_browser=True"]
     log = (home / "lab.log").open("w")
     server = subprocess.Popen(
         command,

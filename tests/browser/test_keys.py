@@ -1,4 +1,4 @@
-"""Whose keys are pressed in a view inside a notebook's output, in a real JupyterLab."""
+"""Whose keys are pressed in a view inside an output, in a real JupyterLab and Notebook 7."""
 
 from __future__ import annotations
 
@@ -34,12 +34,14 @@ FOCUSED = {
     "a tab": '[role="tab"][tabindex="0"]',
     "a text box": 'input[type="search"]',
 }
+CASES = [("lab", mount, place) for mount in ("live", "saved") for place in FOCUSED]
+CASES += [("notebook7", "live", place) for place in ("a row", "a button", "a text box")]
 NOTEBOOK = "jupyterapp.shell.currentWidget"
 
 
 @pytest.fixture(scope="module")
-def notebook(browser, lab):
-    """A page with a live view in its first cell, a saved one in its second, and a third cell."""
+def looking(browser, lab, notebook_in):
+    """Pages by front end: a live view in the first cell, a saved one in the next, a third cell."""
     sources = [LIVE, SAVED, "1"]
     made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(s) for s in sources])
     made.metadata["kernelspec"] = {
@@ -47,17 +49,22 @@ def notebook(browser, lab):
         "display_name": "Python 3",
         "language": "python",
     }
-    nbformat.write(made, lab[1] / "keys.ipynb")
-    context = browser.new_context(viewport={"width": 1300, "height": 1000})
-    page = context.new_page()
-    page.goto(f"{lab[0]}lab/tree/keys.ipynb?reset")
-    idle = f"window.jupyterapp && {NOTEBOOK}?.sessionContext?.session?.kernel?.status === 'idle'"
-    page.wait_for_function(idle, timeout=60_000)
-    page.evaluate("void jupyterapp.commands.execute('notebook:run-all-cells')")
-    page.get_by_role("region", name="Run minilm").nth(1).wait_for(timeout=60_000)
-    yield page
-    page.evaluate("jupyterapp.serviceManager.sessions.shutdownAll()")
-    context.close()
+    pages = {}
+
+    def page_of(front_end):
+        if front_end not in pages:
+            nbformat.write(made, lab[1] / f"{front_end}-keys.ipynb")
+            page = browser.new_context(viewport={"width": 1300, "height": 1000}).new_page()
+            notebook_in(front_end, page, f"{front_end}-keys.ipynb")
+            page.evaluate("void jupyterapp.commands.execute('notebook:run-all-cells')")
+            page.get_by_role("region", name="Run minilm").nth(1).wait_for(timeout=60_000)
+            pages[front_end] = page
+        return pages[front_end]
+
+    yield page_of
+    for page in pages.values():
+        page.evaluate("jupyterapp.serviceManager.sessions.shutdownAll()")
+        page.context.close()
 
 
 def state(page):
@@ -75,10 +82,12 @@ def focused_in_view(page, view):
     return view.evaluate("view => view.contains(document.activeElement)")
 
 
-@pytest.mark.parametrize("mount", ["live", "saved"])
-@pytest.mark.parametrize("place", FOCUSED)
-def test_keys_in_a_view_do_nothing_to_cells_and_control_s_saves(notebook, mount, place, eventually):
+@pytest.mark.parametrize(("front_end", "mount", "place"), CASES)
+def test_keys_in_a_view_do_nothing_to_cells_and_control_s_saves(
+    looking, front_end, mount, place, eventually
+):
     """Insert, delete, cut, run and walk are held off wherever the focus is; saving is not."""
+    notebook = looking(front_end)
     view = notebook.get_by_role("region", name="Run minilm").nth(["live", "saved"].index(mount))
     stop = view.locator(FOCUSED[place]).first
     stop.focus()

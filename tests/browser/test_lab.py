@@ -1,4 +1,4 @@
-"""The view in a real JupyterLab: live, stopped by its button, saved, and opened again."""
+"""The view in JupyterLab and Notebook 7: live, stopped by its button, saved, and opened again."""
 
 from __future__ import annotations
 
@@ -64,12 +64,14 @@ def wait_until(condition, seconds=30):
         time.sleep(0.2)
 
 
-def test_a_run_is_watched_stopped_saved_and_opened_again(page, lab, notebook):
+@pytest.mark.parametrize("front_end", ["lab", "notebook7"])
+def test_a_run_is_watched_stopped_saved_and_opened_again(
+    page, lab, notebook_in, front_end, notebook
+):
     """The whole life of one output: widget, Stop, static bundle, file, a page without kernel."""
-    page.goto(f"{lab[0]}lab/tree/{notebook.name}?reset")
+    notebook_in(front_end, page, notebook.name)
     cell = page.locator(".jp-Notebook .jp-CodeCell").first
     cell.locator(".jp-InputArea-editor").click()
-    page.get_by_text("Python 3 (ipykernel) | Idle").first.wait_for(timeout=60_000)
     page.keyboard.press("Shift+Enter")
 
     live = page.locator(".kforge")
@@ -94,10 +96,9 @@ def test_a_run_is_watched_stopped_saved_and_opened_again(page, lab, notebook):
     assert json.loads(json.dumps(data["application/vnd.kforge.run+json"]))["state"] == "stopped"
 
     end_kernels(page, lab)
-    page.goto(f"{lab[0]}lab/tree/{notebook.name}?reset")
+    notebook_in(front_end, page, notebook.name)
     saved.wait_for(timeout=60_000)
     assert "Error displaying widget" not in page.locator("body").inner_text()
-    page.get_by_text("Python 3 (ipykernel) | Idle").first.wait_for(timeout=60_000)
 
 
 def end_kernels(page, lab):

@@ -7,10 +7,11 @@ import os
 import re
 import shutil
 import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+
+from tests.browser.servers import LAB_PYTHON
 
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
@@ -98,7 +99,7 @@ def copied_is(page, text):
 def test_the_extension_is_listed_and_its_plugins_are_active(desk):
     """`jupyter labextension list` says OK, and JupyterLab has started every plugin."""
     done = subprocess.run(
-        [sys.executable, "-m", "jupyter", "labextension", "list"],
+        [LAB_PYTHON, "-m", "jupyter", "labextension", "list"],
         capture_output=True,
         text=True,
         check=True,

@@ -1,7 +1,8 @@
-"""A live run in a real JupyterLab: reloaded while it goes on, opened without its kernel."""
+"""A live run in JupyterLab and Notebook 7: reloaded while it goes on, opened without its kernel."""
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 import nbformat
@@ -30,9 +31,7 @@ run = begin("lost", seconds=0.2)
 @pytest.fixture
 def notebook(lab):
     """A notebook that begins a run, in a folder of its own."""
-    folder = lab[1] / "lost"
-    folder.mkdir()
-    path = folder / "lost.ipynb"
+    path = Path(tempfile.mkdtemp(dir=lab[1])) / "lost.ipynb"
     made = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(CELL)])
     made.metadata["kernelspec"] = {
         "name": "python3",
@@ -43,22 +42,24 @@ def notebook(lab):
     return path
 
 
-def test_a_live_view_comes_back_and_without_its_kernel_the_saved_one_does(page, lab, notebook):
+@pytest.mark.parametrize("front_end", ["lab", "notebook7"])
+def test_a_live_view_comes_back_and_without_its_kernel_the_saved_one_does(
+    page, lab, notebook_in, front_end, notebook
+):
     """Reload: live again, with its buttons. Kernel gone: the saved run, and never an error.
 
     Looking at it does not change the notebook; saving takes the dead widget out.
     """
-    where = f"{lab[0]}lab/tree/lost/{notebook.name}?reset"
-    page.goto(where)
+    where = f"{notebook.parent.name}/{notebook.name}"
+    notebook_in(front_end, page, where)
     page.locator(".jp-CodeCell .jp-InputArea-editor").first.click()
-    page.get_by_text("Python 3 (ipykernel) | Idle").first.wait_for(timeout=60_000)
     page.keyboard.press("Shift+Enter")
     page.get_by_role("button", name="Stop the run").wait_for(timeout=60_000)
     page.keyboard.press("Control+s")
     wait_until(lambda: outputs(notebook))
     assert set(outputs(notebook)[0]["data"]) == {WIDGET, *SAVED}
 
-    page.goto(where)
+    notebook_in(front_end, page, where)
     stop = page.get_by_role("button", name="Stop the run")
     stop.wait_for(timeout=60_000)
     state = page.locator(".kforge-state").first
@@ -68,7 +69,7 @@ def test_a_live_view_comes_back_and_without_its_kernel_the_saved_one_does(page, 
     page.get_by_role("button", name="Resume the run").wait_for(timeout=60_000)
 
     end_kernels(page, lab)
-    page.goto(where)
+    notebook_in(front_end, page, where)
     page.locator(".kforge-run .kforge").wait_for(timeout=60_000)
     shown = page.locator(".jp-OutputArea").first.inner_text()
     assert "%kforge show lost shows it now" in shown
@@ -76,6 +77,5 @@ def test_a_live_view_comes_back_and_without_its_kernel_the_saved_one_does(page, 
     assert page.get_by_role("button", name="Stop the run").count() == 0
     assert WIDGET in page.evaluate(HELD)
     assert set(outputs(notebook)[0]["data"]) == {WIDGET, *SAVED}
-    page.get_by_text("Python 3 (ipykernel) | Idle").first.wait_for(timeout=60_000)
     page.keyboard.press("Control+s")
     wait_until(lambda: outputs(notebook) and set(outputs(notebook)[0]["data"]) == SAVED)
