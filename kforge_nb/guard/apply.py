@@ -38,8 +38,12 @@ WARM_UPS = 2
 class Applied:
     """One installation; a context manager that undoes itself at the end of the block."""
 
-    def __init__(self, guarded: Sequence[GuardedCall], backend: Backend) -> None:
+    def __init__(
+        self, guarded: Sequence[GuardedCall], backend: Backend, notes: Sequence[str] = ()
+    ) -> None:
         self.guarded = tuple(guarded)
+        self.notes = tuple(notes)
+        """What is to be known of the choice of these kernels, in words."""
         self.backend = backend
         self.active = False
         for call in self.guarded:
@@ -129,6 +133,7 @@ class Applied:
         return {
             "active": self.active,
             "rest": self.backend.rest,
+            "notes": list(self.notes),
             "graphs": [
                 {
                     "index": g.index,
@@ -207,6 +212,7 @@ def apply(
     *,
     calls: Sequence[ModuleCall] = (),
     others: Iterable[Place] = (),
+    notes: Sequence[str] = (),
 ) -> Applied:
     """Run guarded kernels in these modules from now on, in place.
 
@@ -218,6 +224,7 @@ def apply(
         calls: recorded calls; those of each module choose its shape policy and warm it up, so that
             the user's next call is fast.
         others: targets that keep their original on purpose, so that they count as no fallbacks.
+        notes: what the report is to say of the choice of kernels.
 
     Raises:
         BadInput: no module, an unknown rest, or a module that Dynamo cannot compile in place.
@@ -229,10 +236,10 @@ def apply(
     for module in wanted:
         _check(module)
     if rest == "none":
-        return Applied([], Backend([], "eager"))
+        return Applied([], Backend([], "eager"), notes)
     backend = Backend(accepted, rest, others=others)
     guarded = [_guard(module, backend, calls) for module in wanted]
-    applied = Applied(guarded, backend)
+    applied = Applied(guarded, backend, notes)
     for call in guarded:
         _warm_up(call, calls)
     applied.install()
@@ -246,6 +253,7 @@ def compiled_copy(
     *,
     calls: Sequence[ModuleCall] = (),
     others: Iterable[Place] = (),
+    notes: Sequence[str] = (),
 ) -> torch.nn.Module:
     """A copy of the model that runs guarded kernels, sharing every parameter and buffer.
 
@@ -256,7 +264,7 @@ def compiled_copy(
     twin = copy.deepcopy(model, {id(t): t for t in _tensors(model)})
     own = [call for call in calls if call.module is model]
     moved = [_moved(call, twin) for call in own]
-    apply([twin], accepted, rest, calls=moved, others=others)
+    apply([twin], accepted, rest, calls=moved, others=others, notes=notes)
     return twin
 
 

@@ -86,6 +86,8 @@ def decide(
         decider.notes.append(STOPPED)
     _give_back(stages)
     report = _report(decider, stages, rest, stopped)
+    if not stopped:
+        report.notes.extend(_kernels_told(report, _rests("auto", workload)))
     report.seconds = time.monotonic() - start
     return report
 
@@ -149,6 +151,7 @@ def _eager_stage(decider: Decider) -> Stage | None:
         text = f"rest=eager could not be measured: {str(problem)[:200]}"
     else:
         decider.reasons.update(eager.reasons)  # what eager dropped no other rest tries
+        decider.measured.append(eager)
         return eager
     decider.notes.append(text)
     for kernel in kernels:
@@ -169,6 +172,7 @@ def _other_stage(decider: Decider, rest: str, kept: frozenset[str]) -> Stage | N
         text = f"rest={rest} failed: {type(problem).__name__}: {problem}"
     else:
         stage.model.backend.release()  # a recording's memory is the next rest's
+        decider.measured.append(stage)
         return stage
     decider.notes.append(text[:400])
     free_memory()
@@ -232,6 +236,17 @@ def _report(decider: Decider, stages: list[Stage], rest: str, stopped: bool) -> 
         why_rest=why,
         notes=decider.notes,
     )
+
+
+def _kernels_told(report: GuardReport, possible: Sequence[str]) -> list[str]:
+    """How many kernels each rest keeps, and which rests nobody measured; empty without kernels."""
+    by_rest = report.by_rest
+    if not by_rest:
+        return []
+    counts = ", ".join(f"{rest} {len(kernels)}" for rest, kernels in by_rest.items())
+    others = [rest for rest in possible if rest not in by_rest]
+    unmeasured = f"; not measured: {', '.join(others)}" if others else ""
+    return [f"kernels of {len(report.decisions)} that each rest keeps: {counts}{unmeasured}"]
 
 
 def _recommend(

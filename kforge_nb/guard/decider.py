@@ -20,7 +20,7 @@ from kforge_nb.guard.blame import give_up
 from kforge_nb.guard.fidelity import check_fidelity
 from kforge_nb.guard.measure import Model, OutOfMemory, Pace, Timer, interleave, one_sample
 from kforge_nb.guard.policy import RECORDS
-from kforge_nb.guard.report import Decision, Whole, isolated_comparison
+from kforge_nb.guard.report import Decision, InRest, Whole, isolated_comparison
 from kforge_nb.guard.sides import (
     absence,
     at_place,
@@ -54,6 +54,7 @@ AHEAD_SHARE = 0.7
 """So much of the time that is left a compile ahead may take."""
 FIDELITY_SECONDS = 30.0
 """Fidelity is a gate and no figure: it gets so long even where the time is over."""
+_NO_REST = "no rest with it is right"
 NOISY = 1.1
 """An interval wider than this (high over low) says nothing about the whole model."""
 
@@ -85,6 +86,8 @@ class Decider:
         self.ahead = Ahead()
         self.sites: list[Site] = []
         self.models: dict[str, Model] = {}
+        self.measured: list[Stage] = []
+        """What each rest found, in the order in which they were tried."""
         self.run_seconds = 0.0
         self.compile_reserve = 0.0
 
@@ -356,8 +359,8 @@ class Decider:
         stage = Stage(rest, model, chosen, held=held if model.backend.compile_rest.replays else 0)
         for fingerprint in kept - chosen:
             stage.reasons[fingerprint] = (
-                f"with rest={rest} the compiler's own code is as fast "
-                f"({found[best]:.3f}× with the kernels)"
+                f"with rest={rest} the model is not faster with it "
+                f"({found[best]:.3f}× of the same rest without kernels)"
             )
         self.weigh(stage)
         self.verify(stage)
@@ -429,16 +432,16 @@ class Decider:
     def decisions(self, stage: Stage | None, unmeasured: str = "") -> list[Decision]:
         """One decision for each kernel; ``unmeasured`` is the reason where nothing was found."""
         kept = stage.kept if stage else frozenset()
-        reasons = {**self.reasons, **(stage.reasons if stage else {})}
         fidelity = stage.fidelity.to_document() if stage and stage.fidelity else None
         found = []
         for fingerprint, kernel in self.accepted.items():
             installed = fingerprint in kept
             here = self.in_model.get(fingerprint)
+            rests = () if unmeasured else tuple(self._in(s, fingerprint) for s in self.measured)
             if installed:
                 reason = f"{here.ratio:.2f}× at its place in the model" if here else "it helps"
             else:
-                reason = reasons.get(fingerprint) or unmeasured or "no rest with it is right"
+                reason = self._why_not(stage, fingerprint) or unmeasured or _NO_REST
             found.append(
                 Decision(
                     fingerprint,
@@ -447,6 +450,24 @@ class Decider:
                     isolated_comparison(kernel),
                     here,
                     fidelity if installed else None,
+                    rests,
                 )
             )
         return found
+
+    def _why_not(self, stage: Stage | None, fingerprint: str) -> str:
+        own = stage.reasons.get(fingerprint, "") if stage else ""
+        return own or self.reasons.get(fingerprint, "")
+
+    def _in(self, stage: Stage, fingerprint: str) -> InRest:
+        """What one rest decided about one kernel; a rest that is not right installs none."""
+        if fingerprint not in stage.kept:
+            return InRest(stage.rest, False, self._why_not(stage, fingerprint) or _NO_REST)
+        if not stage.right:
+            figure = stage.fidelity.figure if stage.fidelity else "no figure"
+            return InRest(stage.rest, False, f"the output of this rest has {figure}")
+        found = stage.against("empty")
+        if found is None:
+            return InRest(stage.rest, True, "it helps")
+        gain = told(found.ratio, found.low, found.high)
+        return InRest(stage.rest, True, f"with its kernels the model runs at {gain} of without")

@@ -10,7 +10,20 @@ from kforge_nb.judge.evaluation import Comparison
 if TYPE_CHECKING:
     from kforge_nb.guard.accepted import Accepted
 
-__all__ = ["Decision", "GuardReport", "Whole", "isolated_comparison"]
+__all__ = ["Decision", "GuardReport", "InRest", "Whole", "isolated_comparison"]
+
+
+@dataclass(frozen=True, slots=True)
+class InRest:
+    """What was decided about one kernel for one rest: it is installed with it or not, and why."""
+
+    rest: str
+    installed: bool
+    reason: str
+
+    def to_document(self) -> dict[str, Any]:
+        """Plain JSON."""
+        return {"rest": self.rest, "installed": self.installed, "reason": self.reason}
 
 
 @dataclass(frozen=True, slots=True)
@@ -19,7 +32,8 @@ class Decision:
 
     ``isolated`` is the judge's comparison with eager, ``in_model`` the comparison with the original
     at the target's places in the model (µs a run, all occurrences together); ``fidelity`` is that
-    of the whole model with all installed kernels.
+    of the whole model with all installed kernels. ``installed`` holds for the rest that was found
+    best; ``rests`` has one entry for each rest that was measured, as each decides by itself.
     """
 
     target_fingerprint: str
@@ -28,6 +42,7 @@ class Decision:
     isolated: Comparison | None = None
     in_model: Comparison | None = None
     fidelity: dict[str, Any] | None = None
+    rests: tuple[InRest, ...] = ()
 
     def to_document(self) -> dict[str, Any]:
         """Plain JSON, without samples."""
@@ -38,6 +53,7 @@ class Decision:
             "isolated": figures(self.isolated),
             "in_model": figures(self.in_model),
             "fidelity": self.fidelity,
+            "rests": [found.to_document() for found in self.rests],
         }
 
 
@@ -80,6 +96,16 @@ class GuardReport:
     def installed(self) -> list[str]:
         """Fingerprints of the installed kernels."""
         return [d.target_fingerprint for d in self.decisions if d.installed]
+
+    @property
+    def by_rest(self) -> dict[str, list[str]]:
+        """Fingerprints of the kernels of each rest that was measured, in the order of measuring."""
+        found: dict[str, list[str]] = {}
+        for decision in self.decisions:
+            for entry in decision.rests:
+                kernels = found.setdefault(entry.rest, [])
+                kernels.extend([decision.target_fingerprint] if entry.installed else [])
+        return found
 
     def to_document(self) -> dict[str, Any]:
         """The parts of the run document that the guard fills."""

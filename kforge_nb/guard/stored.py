@@ -9,18 +9,19 @@ import torch
 
 from kforge_nb.errors import KForgeError
 from kforge_nb.guard.backend import ORDER, Backend
+from kforge_nb.guard.policy import RECORDS
 from kforge_nb.guard.registry import Registry
 from kforge_nb.targets import partition
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Mapping, Sequence
     from pathlib import Path
 
     from torch import fx
 
     from kforge_nb.guard.backend import GraphReport
 
-__all__ = ["StoredBackend", "stored_backend"]
+__all__ = ["StoredBackend", "not_for", "stored_backend"]
 
 
 class StoredBackend(Backend):
@@ -68,10 +69,24 @@ class StoredBackend(Backend):
     def _admit(self, fingerprint: str) -> None:
         try:
             kernel = self.registry.verified(self.known[fingerprint])
+            if why := not_for(kernel.evidence, self.rest):
+                self.refused[fingerprint] = why
+                return
             self.handles[fingerprint] = kernel.register()
             self.accepted[fingerprint] = kernel
         except KForgeError as problem:
             self.refused[fingerprint] = str(problem)
+
+
+def not_for(evidence: Mapping[str, Any], rest: str) -> str:
+    """Why the run that a kernel comes from keeps it out of a rest; empty where it does not.
+
+    Recordings of what another rest runs follow that one where they were not measured themselves.
+    """
+    rests = evidence.get("rests")
+    known = rests if isinstance(rests, dict) else {}
+    installed = known.get(rest, known.get(RECORDS.get(rest, "")))
+    return f"its run found that rest={rest!r} is faster without it" if installed is False else ""
 
 
 _backends: dict[str, StoredBackend] = {}

@@ -11,6 +11,7 @@ from kforge_nb.backends import check_backend, unfit
 from kforge_nb.errors import BadInput, KForgeError
 from kforge_nb.options import OptimizeOptions
 from kforge_nb.run import live, reload
+from kforge_nb.run.by_rest import installs_any
 from kforge_nb.run.choice import Choice, choose_targets, trusted_headroom
 from kforge_nb.run.conductor import Conductor
 from kforge_nb.run.devices import (
@@ -128,7 +129,7 @@ def _check_news(record: Record, works: list[Work]) -> None:
     decided = {d["target"]: d["node"] for d in record.store.decisions(record.id)}
     if any(winner_of(work) != decided.get(work.index) for work in works):
         return
-    installs = any(d["installed"] for d in record.store.decisions(record.id))
+    installs = any(map(installs_any, record.store.decisions(record.id)))
     what = "run.apply() puts its kernels into the model" if installs else "it installs no kernel"
     raise BadInput(
         f"run {record.name} is done, so there is nothing to go on with; {what}, and a new "

@@ -8,8 +8,10 @@ the words of the search: they stay original.
 from __future__ import annotations
 
 from collections import Counter
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
+from kforge_nb.run import by_rest
 from kforge_nb.run.building import INSTALLABLE, build_for_model
 from kforge_nb.run.devices import check_same_gpu
 from kforge_nb.run.reload import target_of
@@ -44,21 +46,30 @@ def guard_stage(conductor: Conductor) -> str:
     report = _measure(conductor, list(kernels.values())) if kernels else None
     conductor.control.checkpoint()
     installed = _store(conductor, winners, report)
-    _register(conductor, kernels, set(report.installed) if report else set())
+    _register(conductor, kernels, report)
     total = len(conductor.record.store.targets(conductor.record.id))
     return f"{installed} of {total} targets are replaced"
 
 
-def installed_kernels(record: Record) -> list[Accepted]:
+def installed_kernels(record: Record, rest: str | None = None) -> list[Accepted]:
     """The kernels that the guard decided to install, compiled on this machine (from the cache).
+
+    ``rest`` is how the remaining graph is to run; the kernels are those decided for it, or for the
+    nearest rest that was measured (see :mod:`kforge_nb.run.by_rest`). Without one they are those of
+    the best rest.
 
     Raises DocumentError or StoreError when the store is damaged, MissingTool without a compiler (or
     without the GPU), BadInput where the GPU is another one than the run's.
     """
     found = []
     check_same_gpu(record.run["device"])
-    for decision in record.store.decisions(record.id):
-        if decision["installed"]:
+    decisions = record.store.decisions(record.id)
+    chosen = {d["target"] for d in decisions if d["installed"]}
+    if rest is not None:
+        home = by_rest.decided_for(decisions, record.run["recommendation"], rest)
+        chosen = by_rest.targets_of(decisions, home)
+    for decision in decisions:
+        if decision["target"] in chosen:
             target = target_of(record, decision["target"])
             found.append(_kernel(record, target, decision["node"]))
     return found
@@ -147,14 +158,25 @@ def _store(conductor: Conductor, winners: dict[int, str], report: GuardReport | 
     return installed
 
 
-def _register(conductor: Conductor, kernels: dict[int, Accepted], installed: set[str]) -> None:
-    """Installed kernels are kept for ``torch.compile(backend="kforge")`` in later scripts."""
+def _register(
+    conductor: Conductor, kernels: dict[int, Accepted], report: GuardReport | None
+) -> None:
+    """Installed kernels are kept for ``torch.compile(backend="kforge")`` in later scripts.
+
+    Their evidence says which of the measured rests install them.
+    """
     from kforge_nb.guard.registry import Registry
 
     registry = Registry()
+    found = report.by_rest if report else {}
     for work in conductor.works:
-        if work.index in kernels and work.target.fingerprint in installed:
-            registry.add(kernels[work.index], work.target.captured)
+        if work.index not in kernels:
+            continue
+        rests = {rest: work.target.fingerprint in installed for rest, installed in found.items()}
+        if any(rests.values()):
+            kernel = kernels[work.index]
+            evidence = {**kernel.evidence, "rests": rests}
+            registry.add(replace(kernel, evidence=evidence), work.target.captured)
 
 
 def _verdicts(work: Work) -> str:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from kforge_nb.errors import BadInput, StoreError
 from kforge_nb.run import live
+from kforge_nb.run.installing import choose
 from kforge_nb.run.looking import RunView
 from kforge_nb.run.wishes import held
 from kforge_nb.store.counters import with_counters
@@ -23,7 +24,6 @@ from kforge_nb.view import words
 if TYPE_CHECKING:
     import torch
 
-    from kforge_nb.guard.accepted import Accepted
     from kforge_nb.guard.apply import Applied
     from kforge_nb.run.conductor import Conductor
     from kforge_nb.run.hand_in import KernelVerdict
@@ -206,21 +206,19 @@ class Run(RunView):
         how the remaining graph runs; ``auto`` takes the guard's recommendation. ``undo`` brings
         back the very objects of before.
 
-        Raises BadInput, with the reason, when no kernel won, when nothing is decided yet, and with
-        ``rest="auto"`` when the guard recommends ``none``: no rest is surely faster than the
-        untouched model.
+        Each rest gets the kernels that were decided for it. One that the run did not measure gets
+        those of the nearest rest that it did, with a warning, which ``report()`` repeats.
+
+        Raises BadInput, with the reason, when no kernel won with this rest, when nothing is decided
+        yet, and with ``rest="auto"`` when the guard recommends ``none``: no rest is surely faster
+        than the untouched model.
         """
         from kforge_nb.guard import apply as guard_apply
-        from kforge_nb.run.guarding import places_of
 
-        kernels = self._accepted()
+        choice = choose(self, rest)
         chosen = self._modules(modules)
-        chosen_rest = self._rest(rest)
         self.undo()
-        calls = self.workload.calls if self.workload else ()
-        applied = guard_apply.apply(
-            chosen, kernels, chosen_rest, calls=calls, others=places_of(self.record)
-        )
+        applied = guard_apply.apply(chosen, choice.kernels, choice.rest, **choice.known(self))
         _applied[self.id] = applied
         return applied
 
@@ -251,18 +249,11 @@ class Run(RunView):
         return applied.counters() if applied is not None else {}
 
     def compile(self, model: torch.nn.Module, *, rest: str = "auto") -> Any:
-        """A compiled copy of ``model`` with the installed kernels; the model is not touched."""
+        """A compiled copy of ``model`` with the kernels of that rest; the model is not touched."""
         from kforge_nb.guard import apply as guard_apply
-        from kforge_nb.run.guarding import places_of
 
-        calls = self.workload.calls if self.workload else ()
-        return guard_apply.compiled_copy(
-            model,
-            self._accepted(),
-            self._rest(rest),
-            calls=calls,
-            others=places_of(self.record),
-        )
+        choice = choose(self, rest)
+        return guard_apply.compiled_copy(model, choice.kernels, choice.rest, **choice.known(self))
 
     # -- showing it ------------------------------------------------------------------------
 
@@ -334,52 +325,6 @@ class Run(RunView):
             raise BadInput(
                 f"process {data['pid']} works on run {self.name}; it can only be {verb} there"
             )
-
-    def _accepted(self) -> list[Accepted]:
-        from kforge_nb.run.guarding import installed_kernels
-
-        record = self.record
-        if not record.store.decisions(record.id):
-            if self.state == "done":
-                raise BadInput(f"run {self.name} had no target to search, so it installs no kernel")
-            raise BadInput(f"nothing is decided yet: {self.status()}; {self._how_to_decide()}")
-        kernels = installed_kernels(record)
-        if not kernels:
-            raise BadInput(f"run {self.name} installs no kernel; {self._instead()}")
-        return kernels
-
-    def _instead(self) -> str:
-        """What to do where no kernel won: compile the model, where that alone is faster."""
-        from kforge_nb.guard.policy import ALONE
-
-        advice = self._source.document(details=False)["recommendation"]
-        rest = advice["rest"] if advice else "none"
-        if rest not in ALONE:
-            return "the model stays as it is, and run.guard says why"
-        return (
-            f"the guard recommends rest={rest!r} without any, and that is {ALONE[rest]} (run.guard "
-            "says more)"
-        )
-
-    def _how_to_decide(self) -> str:
-        """What to do so that the guard decides: wait for a run at work, go on with an ended one."""
-        if self.state in ACTIVE:
-            return "wait for its end, by run.wait() or %kforge wait"
-        return (
-            f"its kernels were not measured in the model; kforge_nb.resume({self.name!r}, fn), or "
-            f"`%%kforge resume {self.name}` over the cell, goes on to that"
-        )
-
-    def _rest(self, rest: str) -> str:
-        if rest != "auto":
-            return rest
-        advice = self._source.document(details=False)["recommendation"]
-        if advice and advice["rest"] == "none":
-            raise BadInput(
-                f"the guard recommends to leave the model alone ({advice['reason']}); name a rest, "
-                "such as rest='eager', to install the kernels all the same"
-            )
-        return str(advice["rest"]) if advice else "eager"
 
     def _modules(
         self, given: torch.nn.Module | Iterable[torch.nn.Module] | None

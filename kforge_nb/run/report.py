@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from kforge_nb.store.frames import rests_told
 from kforge_nb.view import claims, words
 from kforge_nb.view.entries import SCALED, ranked_decisions, whole_entries
 
@@ -52,7 +53,7 @@ class GuardSummary:
         names = {t["index"]: t["name"] for t in self.document["targets"]}
         applied = any(d.get("counters") for d in self.document["decisions"])
         head = ["target", "name", "decision", "alone", "in the model"]
-        head += ["at run time", "why"] if applied else ["why"]
+        head += [*(["at run time"] if applied else []), "each rest", "why"]
         ranked = ranked_decisions(self.document)
         return [head, *(_decision_row(d, names, applied) for d in ranked)]
 
@@ -89,6 +90,7 @@ def _decision_row(decision: Mapping[str, Any], names: dict[int, str], applied: b
         claims.measured(decision["isolated"]),
         claims.measured(decision["in_model"]),
         *([claims.counted(decision.get("counters")) or words.NONE] if applied else []),
+        rests_told(decision) or words.NONE,
         decision["reason"],
     ]
 

@@ -25,9 +25,9 @@ _NODES = (
     "best",
 )  # fmt: skip
 _DECISIONS = (
-    "target", "name", "share", "node", "installed", "reason", "isolated", "isolated_low",
-    "isolated_high", "in_model", "in_model_low", "in_model_high", "in_model_us", "without_us",
-    "fidelity", "launches", "replayed", "fallbacks", "fallback_reasons",
+    "target", "name", "share", "node", "installed", "rests", "reason", "isolated",
+    "isolated_low", "isolated_high", "in_model", "in_model_low", "in_model_high", "in_model_us",
+    "without_us", "fidelity", "launches", "replayed", "fallbacks", "fallback_reasons",
 )  # fmt: skip
 _WHOLE = (
     "name", "rest", "against", "ratio", "low", "high", "shown", "n", "ours_us", "against_us",

@@ -13,7 +13,14 @@ _BOOKED = (
     "tokens_reasoning", "estimated", "usd", "seconds", "state", "problem", "created",
 )  # fmt: skip
 
-__all__ = ["cost_rows", "decision_rows", "node_rows", "target_rows", "whole_rows"]
+__all__ = [
+    "cost_rows",
+    "decision_rows",
+    "node_rows",
+    "rests_told",
+    "target_rows",
+    "whole_rows",
+]
 
 
 def target_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
@@ -87,9 +94,10 @@ def node_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
 def decision_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One row a decision of the guard.
 
-    Columns: target, name, share, node, installed, reason; isolated, isolated_low, isolated_high;
-    in_model, in_model_low, in_model_high, in_model_us, without_us; fidelity; since ``apply`` the
-    kernel's launches, replayed (in CUDA graphs), fallbacks and fallback_reasons.
+    Columns: target, name, share, node, installed (with the best rest), rests (what each measured
+    rest does with it), reason; isolated, isolated_low, isolated_high; in_model, in_model_low,
+    in_model_high, in_model_us, without_us; fidelity; since ``apply`` the kernel's launches,
+    replayed (in CUDA graphs), fallbacks and fallback_reasons.
     """
     targets = {t["index"]: t for t in document["targets"]}
     rows = []
@@ -105,6 +113,7 @@ def decision_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
                 "share": target["share"],
                 "node": d["node"],
                 "installed": d["installed"],
+                "rests": rests_told(d),
                 "reason": d["reason"],
                 "isolated": alone.get("ratio"),
                 "isolated_low": alone.get("low"),
@@ -122,6 +131,16 @@ def decision_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:
             }
         )
     return rows
+
+
+def rests_told(decision: Mapping[str, Any]) -> str:
+    """``replaced with eager; original with inductor``; empty where no rest is named."""
+    rests = decision.get("rests", ())
+    parts = {
+        word: [r["rest"] for r in rests if r["installed"] is installed]
+        for word, installed in (("replaced", True), ("original", False))
+    }
+    return "; ".join(f"{word} with {', '.join(found)}" for word, found in parts.items() if found)
 
 
 def cost_rows(document: Mapping[str, Any]) -> list[dict[str, Any]]:

@@ -54,7 +54,11 @@ def bounded(document: Mapping[str, Any], limit: int) -> dict[str, Any]:
 
 def _winners(document: Mapping[str, Any]) -> set[str]:
     chosen = {t["best"] for t in document["targets"]}
-    chosen |= {d["node"] for d in document["decisions"] if d["installed"]}
+    chosen |= {
+        d["node"]
+        for d in document["decisions"]
+        if d["installed"] or any(rest["installed"] for rest in d.get("rests", ()))
+    }
     return chosen - {None}
 
 

@@ -214,6 +214,8 @@ def _decision(decision: Mapping[str, Any]) -> dict[str, Any]:
     if model is not None and model["ratio"] is not None:
         reason += f": {model['ratio']:.3f}x in the model"
     found = {**decision, "reason": reason, "fidelity": _figures(decision["fidelity"])}
+    if "rests" in decision:
+        found["rests"] = [{**rest, "reason": ""} for rest in decision["rests"]]
     counted = decision.get("counters")
     if counted is not None:
         total = sum(counted["fallbacks"].values())

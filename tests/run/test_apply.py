@@ -211,3 +211,62 @@ def test_a_run_without_targets_does_not_ask_to_wait(tmp_path):
     assert run.state == "done"
     with pytest.raises(BadInput, match="had no target to search, so it installs no kernel"):
         run.apply()
+
+
+def _says(record, rests):
+    """Let the decision of a run say what each measured rest does with its kernel."""
+    (decision,) = record.store.decisions(record.id)
+    said = [{"rest": r, "installed": on, "reason": "measured"} for r, on in rests.items()]
+    record.store.set_decision(record.id, 0, {**decision, "rests": said})
+
+
+def test_a_rest_gets_the_kernels_that_were_decided_for_it(decided, model, recwarn):
+    """A kernel that wins under eager and loses under Inductor is installed with eager only."""
+    run, x = decided
+    _says(run.record, {"eager": True, "inductor": False})
+
+    for use in (run.apply, lambda rest: run.compile(model, rest=rest)):
+        with pytest.raises(BadInput, match="installs no kernel with rest='inductor'") as caught:
+            use(rest="inductor")
+        assert "that rest is torch.compile(model)" in str(caught.value)
+        assert "decided for rest='eager'" in str(caught.value)
+    assert model._compiled_call_impl is None
+    with run.apply(rest="eager") as applied:
+        model(x)
+        assert applied.counters()["launches"] > 0
+        assert applied.report()["notes"] == []
+    run.undo()
+    assert not [w for w in recwarn if "nobody has measured" in str(w.message)]
+
+
+def test_a_kernel_of_another_rest_than_the_best_is_still_to_be_had(decided, model):
+    """The best rest has no kernel; the one that has some can be asked for."""
+    run, _ = decided
+    (decision,) = run.record.store.decisions(run.record.id)
+    run.record.store.set_decision(run.record.id, 0, {**decision, "installed": False})
+    _says(run.record, {"eager": True, "inductor": False})
+    advice = {"rest": "inductor", "reason": "for the test"}
+    run.record.store.update_run(run.record.id, recommendation=advice)
+
+    with pytest.raises(BadInput, match="that rest is torch"):
+        run.apply()
+    run.apply(rest="eager")
+    assert run.counters()["kernels"][0]["name"]
+    run.undo()
+
+
+def test_a_rest_that_nobody_measured_says_so_when_it_is_applied(decided, model, monkeypatch):
+    """The nearest measured rest lends its kernels, with a warning that the report repeats."""
+    from kforge_nb.guard import policy
+
+    monkeypatch.setattr(policy, "_compiler", lambda rest: lambda gm, inputs: gm.forward)
+    run, x = decided
+    _says(run.record, {"eager": True})
+
+    with pytest.warns(RuntimeWarning, match="decided with rest='eager'; with rest='inductor'"):
+        applied = run.apply(rest="inductor")
+    model(x)
+    assert applied.counters()["launches"] > 0
+    (note,) = applied.report()["notes"]
+    assert "nobody has measured" in note
+    run.undo()

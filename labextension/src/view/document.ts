@@ -384,6 +384,12 @@ export interface Decision {
   isolated: Isolated | null;
   in_model: InModel | null;
   fidelity: Fidelity | null;
+  /**
+   * What each rest that was measured does with the kernel; installed beside it is the best rest's.
+   *
+   * @maxItems 16
+   */
+  rests?: InRest[];
   counters?: Counted | null;
 }
 export interface Isolated {
@@ -406,6 +412,11 @@ export interface Fidelity {
   inputs?: Count | null;
   note?: string;
   [k: string]: unknown;
+}
+export interface InRest {
+  rest: string;
+  installed: boolean;
+  reason: string;
 }
 /**
  * One installed kernel at run time: its launches, those replayed in CUDA graphs, copied inputs, launches checked against the original, and calls that ran the original, by reason.
