@@ -92,8 +92,8 @@ def _kernels(rows: list[Row], models: Sequence[str]) -> list[Row]:
             side = side_of(rows, model)
             rest = side.removeprefix("guarded-")
             row = compared(rows, model, side, f"empty-{rest}") if side else None
-            if row is None:
-                continue
+            if row is None or row["decided"] != rest:
+                continue  # a rest that the run did not decide says nothing of what it decides
             lows.append(row["low"])
             sure = row["low"] > KERNELS_SURE and row["kernels"] > 0
             text = f"{model}: {side} ({row['kernels']} kernels) over empty-{rest}, lower bound"

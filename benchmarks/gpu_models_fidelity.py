@@ -12,9 +12,9 @@ import time
 from typing import TYPE_CHECKING
 
 from benchmarks.gpu_models_cases import Size, build
+from benchmarks.gpu_models_kernels import kernels_of
 from benchmarks.gpu_models_profile import workload_of
 from benchmarks.gpu_models_state import Body, Places, StageFile
-from benchmarks.gpu_models_time import kernels_of
 
 if TYPE_CHECKING:
     from kforge_nb.guard.accepted import Accepted
@@ -34,24 +34,26 @@ def fidelity_stage(name: str, size: Size, device: str, places: Places, limit: fl
         case = build(name, size, device)
         workload, kernels = watch(workload_of(case)), kernels_of(places, name)
     checks: dict[str, Body] = {}
-    wanted = _wanted(places, name, bool(kernels))
+    rests = {rest for rest, found in kernels.by_rest.items() if found}
+    wanted = _wanted(places, name, rests)
     for done, (side, rest, with_kernels) in enumerate(wanted):
         share = (end - time.monotonic() - 5.0) / (len(wanted) - done)
         if share < 5.0:
             break
         with stage.step(side):
-            checks[side] = _check(workload, kernels, rest, with_kernels, share)
+            installed = kernels.by_rest.get(rest, [])
+            checks[side] = _check(workload, installed, rest, with_kernels, share)
         stage.put(checks=checks)
     stage.put(done=len(checks) == len(wanted), step="done")
 
 
-def _wanted(places: Places, name: str, kernels: bool) -> list[tuple[str, str, bool]]:
-    """(name of the side, its rest, whether with kernels)."""
+def _wanted(places: Places, name: str, kernels: set[str]) -> list[tuple[str, str, bool]]:
+    """(name of the side, its rest, whether with kernels); ``kernels``: the rests that have some."""
     advice = places.read(name, "search").get("recommendation") or {}
     best = advice.get("rest") or "eager"
-    found = [("guarded-eager", "eager", True)] if kernels else []
+    found = [("guarded-eager", "eager", True)] if "eager" in kernels else []
     if best not in ("eager", "none"):
-        found += [(f"guarded-{best}", best, True)] if kernels else []
+        found += [(f"guarded-{best}", best, True)] if best in kernels else []
         found.append((f"empty-{best}", best, False))
     return found
 

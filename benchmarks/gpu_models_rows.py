@@ -11,7 +11,7 @@ from benchmarks.gpu_models_state import Body, Places
 from benchmarks.report import Row, compare_row, measure_row
 from benchmarks.timing import compare
 
-__all__ = ["best_rest", "compared", "rows_of"]
+__all__ = ["best_rest", "compared", "decided_for", "rows_of"]
 
 
 def rows_of(places: Places, name: str, *, listed: bool = True) -> list[Row]:
@@ -40,6 +40,10 @@ def _profile_rows(body: Body, name: str) -> list[Row]:
 def _search_rows(body: Body, name: str) -> list[Row]:
     return [
         measure_row(f"{name}: kernels installed", body["installed"], "kernels", model=name),
+        *(
+            measure_row(f"{name}: kernels kept with {rest}", len(kept), "kernels", model=name)
+            for rest, kept in (body.get("by_rest") or {}).items()
+        ),
         measure_row(f"{name}: candidates judged", body["judged"], "candidates", model=name),
         *_judging_rows(body, name),
     ]
@@ -68,13 +72,32 @@ def _ops_rows(body: Body, name: str) -> list[Row]:
     return rows
 
 
-def best_rest(samples: Mapping[str, list[float]], searched: Body) -> tuple[str, str]:
+def decided_for(body: Body, searched: Body, rest: str) -> str:
+    """The rest that the kernels of a guarded side were decided for: itself if the run measured it.
+
+    Files that do not say so hold kernels of the one rest that the run was asked for.
+    """
+    told = body.get("decided", {}).get(f"guarded-{rest}")
+    asked = (searched.get("budget") or [None, None, "auto"])[2]
+    return str(told if told is not None else rest if asked == "auto" else asked)
+
+
+def best_rest(
+    samples: Mapping[str, list[float]], searched: Body, decided: Mapping[str, str] | None = None
+) -> tuple[str, str]:
     """The rest whose guarded figure counts, and who chose it.
 
-    The guard's own recommendation where it measured all rests; else the fastest here. Two empty
-    strings where no guarded side was timed.
+    The guard's own recommendation where it measured all rests; else the fastest here of those that
+    have kernels of their own. Two empty strings where no guarded side was timed.
+
+    Args:
+        samples: of each side.
+        searched: what the search stage left.
+        decided: of each guarded rest the one that its kernels were decided for.
     """
     guarded = [r for r in RESTS if f"guarded-{r}" in samples]
+    own = [r for r in guarded if (decided or {}).get(r, r) == r]
+    guarded = own or guarded
     advice = (searched.get("recommendation") or {}).get("rest")
     asked = (searched.get("budget") or [None, None, "auto"])[2]
     if asked == "auto" and advice in guarded:
@@ -100,11 +123,14 @@ def _time_rows(body: Body, searched: Body, name: str) -> Iterator[Row]:
     samples = body.get("samples", {})
     if not samples:
         return
-    best, chosen_by = best_rest(samples, searched)
+    decided = {r: decided_for(body, searched, r) for r in RESTS if f"guarded-{r}" in samples}
+    best, chosen_by = best_rest(samples, searched, decided)
     for ours, against in _pairs(samples):
         rest = ours.partition("-")[2] if ours.startswith(("guarded-", "empty-")) else ""
+        foreign = ours.startswith("guarded-") and decided[rest] != rest
+        note = f"kernels decided for rest {decided[rest] or 'unknown'}" if foreign else ""
         yield compare_row(
-            f"{name}: {ours}",
+            f"{name}: {ours} ({note})" if note else f"{name}: {ours}",
             against,
             compare(samples[ours], samples[against]),
             model=name,
@@ -113,6 +139,8 @@ def _time_rows(body: Body, searched: Body, name: str) -> Iterator[Row]:
             best=ours == f"guarded-{best}",
             chosen_by=chosen_by,
             rest=rest,
+            decided=decided.get(rest, "") if ours.startswith("guarded-") else "",
+            note=note,
             difference=body["differences"].get(ours),
         )
 

@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from signal import SIGKILL
 
+from benchmarks.gpu_models_kernels import without_kernels
 from benchmarks.gpu_models_sides import MODES, ahead_of
 from benchmarks.gpu_models_state import Places
 from benchmarks.gpu_models_time import wanted_sides
@@ -91,16 +92,25 @@ def _ahead(
     """
     places: Places = options.places
     wanted = wanted_sides(places, name, options.device, options.sides)
-    sides = [side for side in dict.fromkeys(map(ahead_of, wanted)) if side]
+    alone = without_kernels(places.read(name, "search"))
+    sides = [side for side in dict.fromkeys(ahead_of(s, alone) for s in wanted) if side]
     sides = [s for s in sides if guarded or not s.startswith("guarded")]
     sides = [s for s in sides if not _settled(places, name, s)]
+    for stage in ("time", *(f"ahead.{side}" for side in sides)):
+        _take_over(places, name, "search", stage)
     with ThreadPoolExecutor(max(1, len(sides))) as pool:
         for line in pool.map(partial(_compiled, name, options), sides):
             tell(line)
     for side in sides:
-        source = places.cache(name, f"ahead.{side}")
-        if places.read(name, f"ahead.{side}").get("done") and source.is_dir():
-            shutil.copytree(source, places.cache(name, "time"), dirs_exist_ok=True)
+        if places.read(name, f"ahead.{side}").get("done"):
+            _take_over(places, name, f"ahead.{side}", "time")
+
+
+def _take_over(places: Places, name: str, stage: str, other: str) -> None:
+    """Let a stage find in its cache what another one has compiled."""
+    source = places.cache(name, stage)
+    if source.is_dir():
+        shutil.copytree(source, places.cache(name, other), dirs_exist_ok=True)
 
 
 def _settled(places: Places, name: str, side: str) -> bool:
@@ -145,8 +155,19 @@ def _child(name: str, stage: str, options: argparse.Namespace, limit: float) -> 
             raise
     if code == 0:
         return "ended"
-    last = [line for line in log.read_text(errors="replace").splitlines() if line.strip()]
-    return f"failed ({last[-1][:200] if last else f'exit {code}'})"
+    return f"failed ({_why(log.read_text(errors='replace')) or f'exit {code}'})"
+
+
+def _why(log: str) -> str:
+    """The line of a log that says why a child failed, with the exception's type and message.
+
+    What comes after it may be more of the message: an error of CUDA ends with lines of advice.
+    """
+    lines = [line for line in log.splitlines() if line.strip()]
+    traces = [i for i, line in enumerate(lines) if line.startswith("Traceback (most recent call")]
+    after = lines[traces[-1] + 1 :] if traces else []
+    said = [line for line in after if not line.startswith((" ", "\t"))]
+    return (said or lines[-1:] or [""])[0][:300]
 
 
 def _words(name: str, stage: str, options: argparse.Namespace) -> Sequence[str]:

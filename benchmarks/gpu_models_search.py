@@ -77,6 +77,16 @@ def _candidate(run: Run, node: Body, targets: Mapping[int, Body]) -> Body:
     }
 
 
+def _by_rest(decisions: list[Body]) -> dict[str, list[int]]:
+    """Of each rest that was measured the targets whose kernels it keeps."""
+    found: dict[str, list[int]] = {}
+    for decision in decisions:
+        for entry in decision.get("rests", []):
+            kept = found.setdefault(entry["rest"], [])
+            kept.extend([decision["target"]] if entry["installed"] else [])
+    return found
+
+
 def _found(run: Run) -> Body:
     """Targets with their decisions, and what the guard says of the whole model."""
     document = run.document
@@ -90,6 +100,7 @@ def _found(run: Run) -> Body:
             {
                 **{k: target[k] for k in ("fingerprint", "name", "family", "share", "calls")},
                 **{k: decision[k] for k in ("installed", "reason", "isolated", "in_model")},
+                "rests": decision.get("rests", []),
                 "title": node["title"] if node else None,
                 "compile_us": node["compile_us"] if node else None,
             }
@@ -100,6 +111,7 @@ def _found(run: Run) -> Body:
         "wall_us": document["workload"]["wall_us"],
         "device_us": document["workload"]["device_us"],
         "installed": sum(1 for d in decisions if d["installed"]),
+        "by_rest": _by_rest(document["decisions"]),
         "judged": len(nodes),
         "candidates": [_candidate(run, node, targets) for node in document["nodes"]],
         "decisions": decisions,

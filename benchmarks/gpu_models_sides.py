@@ -1,24 +1,24 @@
 """The ways in which a model runs that are timed: eager, torch.compile, each rest with and without.
 
 A side is what stands in ``module._compiled_call_impl`` while it is timed; it is put there outside
-the clock. *guarded* is what ``run.apply(rest=...)`` installs, *empty* the same rest without any
-kernel.
+the clock. *guarded* is what ``run.apply(rest=...)`` installs, the kernels that the run decided for
+that rest; *empty* is the same rest without any kernel.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection
 from typing import TYPE_CHECKING, Any
 
 import torch
 
+from benchmarks.gpu_models_kernels import Kernels
 from benchmarks.gpu_models_profile import workload_of
 from benchmarks.models import Case
 
 if TYPE_CHECKING:
     from torch import nn
 
-    from kforge_nb.guard.accepted import Accepted
     from kforge_nb.workload.capture import Workload
 
 __all__ = ["EAGER", "MODES", "RESTS", "Sides", "ahead_of", "all_sides"]
@@ -46,22 +46,27 @@ def all_sides(device: str, best: str) -> list[str]:
     return [EAGER, *told[:4], *modes[:2], *told[4:], *modes[2:]]
 
 
-def ahead_of(side: str) -> str:
+def ahead_of(side: str, alone: Collection[str] = ()) -> str:
     """The side that a child compiles ahead for this one, empty where Inductor has no part in it.
 
-    CUDA graphs over what Inductor compiled need nothing but that.
+    CUDA graphs over what Inductor compiled need nothing but that. ``alone`` are the rests that keep
+    no kernel: with them guarded is empty.
     """
     if side in MODES:
         return side
-    return side.removesuffix("-cudagraphs") if "inductor" in side else ""
+    kind, _, rest = side.partition("-")
+    if "inductor" not in rest:
+        return ""
+    return f"{'empty' if rest in alone else kind}-{rest.removesuffix('-cudagraphs')}"
 
 
 class Sides:
     """One model and the sides that were made ready for it."""
 
-    def __init__(self, case: Case, kernels: Sequence[Accepted], device: str) -> None:
+    def __init__(self, case: Case, kernels: Kernels, device: str) -> None:
         from kforge_nb.workload.capture import watch
 
+        kernels.register()
         self._fn = workload_of(case)
         self._kernels = kernels
         self._device = device
@@ -70,6 +75,8 @@ class Sides:
             EAGER: [(module, None) for module in self.workload.modules]
         }
         self.installed: dict[str, int] = {}
+        self.decided: dict[str, str] = {}
+        """Of each guarded side the rest that its kernels were decided for."""
         self.told: dict[str, list[str]] = {}
 
     def add(self, side: str) -> None:
@@ -90,11 +97,20 @@ class Sides:
             raise
 
     def _add_rest(self, side: str) -> None:
-        """The product's own apply, taken out of the modules again at once."""
+        """The product's own apply, taken out of the modules again at once.
+
+        Where a rest keeps no kernel the guarded side is the empty one, and is compiled once.
+        """
         from kforge_nb.guard.apply import apply
 
         kind, _, rest = side.partition("-")
-        kernels = self._kernels if kind == "guarded" else ()
+        kernels = self._kernels.by_rest.get(rest, []) if kind == "guarded" else []
+        if kind == "guarded":
+            self.decided[side] = self._kernels.decided.get(rest, "")
+        twin = f"{'empty' if kind == 'guarded' else 'guarded'}-{rest}"
+        if not kernels and twin in self.calls and not self.installed[twin]:
+            self.calls[side], self.installed[side] = self.calls[twin], 0
+            return
         applied = apply(self.workload.modules, kernels, rest, calls=self.workload.calls)
         self.calls[side] = [(call.module, call) for call in applied.guarded]
         for call in applied.guarded:

@@ -41,7 +41,8 @@ def _whole(rows: Sequence[Row], models: Sequence[str]) -> Iterator[str]:
 
 def _ratio(row: Row | None, why: str) -> str:
     if row is not None:
-        return f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]"
+        note = f" ({row['note']})" if row.get("note") else ""
+        return f"{row['ratio']:.2f} [{row['low']:.2f}, {row['high']:.2f}]{note}"
     return why.partition(" ")[0].rstrip(":") or "–"
 
 

@@ -9,35 +9,21 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import torch
 
 from benchmarks.gpu_models_cases import Size, build
+from benchmarks.gpu_models_kernels import Kernels, kernels_of, without_kernels
 from benchmarks.gpu_models_sides import EAGER, Sides, ahead_of, all_sides
 from benchmarks.gpu_models_state import Places, StageFile
 from benchmarks.timing import interleave
 
-if TYPE_CHECKING:
-    from kforge_nb.guard.accepted import Accepted
-
-__all__ = ["ahead_stage", "kernels_of", "time_stage", "wanted_sides"]
+__all__ = ["ahead_stage", "time_stage", "wanted_sides"]
 
 RESERVE_S = 12.0
 """Seconds kept beside the timing itself when it is asked whether one more side can be prepared."""
 SAMPLE_S = 0.004
-
-
-def kernels_of(places: Places, name: str) -> list[Accepted]:
-    """The kernels that the model's run installs; none where there is no run that is done."""
-    import kforge_nb
-    from kforge_nb.errors import BadInput
-    from kforge_nb.run.guarding import installed_kernels
-
-    try:
-        return installed_kernels(kforge_nb.load_run(name, store=places.store(name)).record)
-    except BadInput:
-        return []
 
 
 def wanted_sides(places: Places, name: str, device: str, only: Sequence[str] = ()) -> list[str]:
@@ -54,7 +40,7 @@ def ahead_stage(name: str, side: str, size: Size, device: str, places: Places) -
     with stage.step("build"):
         case = build(name, size, device)
     with stage.step("compile"):
-        kernels = kernels_of(places, name) if side.startswith("guarded") else []
+        kernels = kernels_of(places, name) if side.startswith("guarded") else Kernels()
         Sides(case, kernels, device).add(side)
     stage.put(done=True, step="done")
 
@@ -93,6 +79,7 @@ def time_stage(
         samples={side: [float(f"{s:.6g}") for s in taken] for side, taken in samples.items()},
         differences=differences,
         kernels=sides.installed,
+        decided=sides.decided,
         told=sides.told,
         left_out=left_out,
         peak_gb=_peak_gb(device),
@@ -104,8 +91,9 @@ def time_stage(
 def _not_compiled(places: Places, name: str, wanted: Sequence[str]) -> dict[str, str]:
     """Sides whose compile ahead did not come to its end."""
     found = {}
-    for side in (s for s in wanted if ahead_of(s)):
-        ahead = places.read(name, f"ahead.{ahead_of(side)}")
+    alone = without_kernels(places.read(name, "search"))
+    for side in (s for s in wanted if ahead_of(s, alone)):
+        ahead = places.read(name, f"ahead.{ahead_of(side, alone)}")
         if not ahead.get("done"):
             found[side] = f"did_not_finish ({ahead.get('step', 'not begun')})"
     return found
@@ -125,7 +113,18 @@ def _prepare(sides: Sides, stage: StageFile, wanted: Sequence[str], end: float) 
             lines = str(problem).strip().splitlines() or [""]
             left_out[side] = f"failed: {type(problem).__name__}: {lines[0][:200]}"
             stage.put(left_out=left_out)
+            _check_device(side, left_out[side])
     return left_out
+
+
+def _check_device(side: str, why: str) -> None:
+    """Raise where the failure of one side has left a device on which nothing can run any more."""
+    if not torch.cuda.is_initialized():
+        return
+    try:
+        torch.cuda.synchronize()
+    except RuntimeError as problem:
+        raise RuntimeError(f"the GPU is lost since preparing {side}, which {why}") from problem
 
 
 def _timed(calls: Mapping[str, Any], seconds: float) -> dict[str, list[float]]:

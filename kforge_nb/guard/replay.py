@@ -272,7 +272,7 @@ class _Recording:
 
     def _record(self, run: Callable[..., Any], lane: Lane, side: torch.cuda.Stream) -> list[Any]:
         torch.cuda.synchronize()
-        with torch.cuda.stream(side), _no_cached_casts():
+        with _own_workspaces(), torch.cuda.stream(side), _no_cached_casts():
             pool = lane.pool(self.graph)
             self.graph.capture_begin(pool=pool, capture_error_mode="thread_local")
             try:
@@ -369,6 +369,25 @@ def _overlap(args: Sequence[torch.Tensor], written: frozenset[int], pinned: Sequ
         for i in written
         for j, key in enumerate(keys)
     )
+
+
+@contextmanager
+def _own_workspaces() -> Iterator[None]:
+    """A recording's matrix products work in memory of its own pool.
+
+    torch keeps one cuBLAS workspace for each stream, and gives them all back whenever Inductor
+    records a CUDA graph. A recording that worked in one that was there before would from then on
+    write into memory that is somebody else's, or nobody's. So none is there when it begins, and
+    none of its own stays for others.
+    """
+    clear = getattr(torch._C, "_cuda_clearCublasWorkspaces", None)
+    if clear is not None:
+        clear()
+    try:
+        yield
+    finally:
+        if clear is not None:
+            clear()
 
 
 @contextmanager

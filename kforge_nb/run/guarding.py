@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from kforge_nb.run.work import Work
     from kforge_nb.targets.target import Target
 
-__all__ = ["guard_stage", "installed_kernels", "places_of", "winner_of"]
+__all__ = ["guard_stage", "installed_kernels", "measured_kernels", "places_of", "winner_of"]
 
 
 def guard_stage(conductor: Conductor) -> str:
@@ -40,7 +40,7 @@ def guard_stage(conductor: Conductor) -> str:
     winners = {w.index: node for w in conductor.works if (node := winner_of(w)) is not None}
     kernels = {
         work.index: _kernel(conductor.record, work.target, winners[work.index])
-        for work in conductor.works
+        for work in sorted(conductor.works, key=lambda work: work.index)
         if work.index in winners and _installable(work, winners[work.index])
     }
     report = _measure(conductor, list(kernels.values())) if kernels else None
@@ -72,6 +72,17 @@ def installed_kernels(record: Record, rest: str | None = None) -> list[Accepted]
         if decision["target"] in chosen:
             target = target_of(record, decision["target"])
             found.append(_kernel(record, target, decision["node"]))
+    return found
+
+
+def measured_kernels(record: Record) -> list[Accepted]:
+    """All kernels that the guard measured, in its order, whatever it decided; raises as above."""
+    check_same_gpu(record.run["device"])
+    found = []
+    for decision in record.store.decisions(record.id):
+        node = decision["node"]
+        if node is not None and record.candidate(node).language in INSTALLABLE:
+            found.append(_kernel(record, target_of(record, decision["target"]), node))
     return found
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.gpu_models_bars import bar_rows
 from benchmarks.gpu_models_profile import list_rows
-from benchmarks.gpu_models_rows import best_rest, compared, rows_of
+from benchmarks.gpu_models_rows import best_rest, compared, decided_for, rows_of
 from benchmarks.gpu_models_state import Places
 from benchmarks.gpu_models_tables import tables
 
@@ -77,6 +77,8 @@ def test_the_guards_own_rest_counts_where_it_measured_all():
     assert best_rest(samples, auto) == ("eager", "guard")
     assert best_rest(samples, {**auto, "budget": [25, 35, "eager"]}) == ("inductor", "time")
     assert best_rest(_samples(1.0), auto) == ("", "")
+    asked, decided = {"budget": [25, 35, "eager"]}, {"eager": "eager", "inductor": "eager"}
+    assert best_rest(samples, asked, decided) == ("eager", "time")
 
 
 def test_a_model_is_compared_with_eager_empty_and_compile(places):
@@ -86,6 +88,33 @@ def test_a_model_is_compared_with_eager_empty_and_compile(places):
     rows = rows_of(places, "vae")
     ratios = {r["against"]: round(r["ratio"], 2) for r in rows if r["side"] == "guarded-eager"}
     assert ratios == {"eager": 2.0, "empty-eager": 1.6, "compile": 1.2}
+
+
+def test_kernels_of_another_rest_are_named_and_asked_no_bar(places):
+    """A run that decided eager only says nothing of what it would decide for Inductor."""
+    samples = _samples(
+        1.0, guarded_eager=0.5, empty_eager=0.8, guarded_inductor=0.4, empty_inductor=0.3
+    )
+    decided = {"guarded-eager": "eager", "guarded-inductor": "eager"}
+    _timed(places, "vae", samples, decided=decided)
+    rows = rows_of(places, "vae")
+    lost = compared(rows, "vae", "guarded-inductor", "empty-inductor")
+    assert (lost["decided"], lost["note"]) == ("eager", "kernels decided for rest eager")
+    assert lost["name"] == "vae: guarded-inductor (kernels decided for rest eager)"
+    assert compared(rows, "vae", "guarded-eager", "eager")["note"] == ""
+    assert compared(rows, "vae", "guarded-eager", "eager")["best"]
+    over_empty = [r["name"] for r in bar_rows(rows, ["vae"]) if "over empty" in r["name"]]
+    assert len(over_empty) == 2
+    assert all("guarded-eager" in name for name in over_empty)
+    assert "2.50] (kernels decided for rest eager)" in tables(rows, places, ["vae"])
+
+
+def test_older_files_hold_kernels_of_the_rest_that_was_asked_for():
+    """Their sides do not say what their kernels were decided for; the run's budget does."""
+    assert decided_for({}, {"budget": [30, 35, "eager", "eager"]}, "inductor") == "eager"
+    assert decided_for({}, {"budget": [30, 35, "auto", "eager"]}, "inductor") == "inductor"
+    told = {"decided": {"guarded-inductor": ""}}
+    assert decided_for(told, {}, "inductor") == ""
 
 
 def test_a_side_that_did_not_finish_is_a_row_and_a_cell(places):

@@ -12,8 +12,10 @@ import pytest
 import torch
 
 from benchmarks import gpu_models_run
+from benchmarks.gpu_models_cases import build
+from benchmarks.gpu_models_kernels import Kernels
 from benchmarks.gpu_models_profile import profile_stage
-from benchmarks.gpu_models_sides import all_sides
+from benchmarks.gpu_models_sides import Sides, all_sides
 from benchmarks.gpu_models_state import Places, StageFile
 from benchmarks.gpu_models_time import time_stage
 
@@ -79,11 +81,96 @@ def _runs(pid: int) -> bool:
 
 
 def test_a_failure_is_told_and_the_next_stage_runs(options):
-    """The last line of the child's log says why; a stage that is done is not run again."""
+    """The child's log says why; a stage that is done is not run again."""
     lines = _told(options, "fidelity", "profile", "profile")
     assert "failed (it broke)" in lines[0]
     assert lines[1].startswith("vae profile: done in")
     assert lines[2] == "vae profile: done before"
+
+
+def test_a_cuda_error_is_told_by_its_first_line():
+    """Torch ends its message with advice that is the same for every error."""
+    log = """a warning
+Traceback (most recent call last):
+  File "a.py", line 3, in <module>
+    main()
+RuntimeError: the first
+
+The above exception was the direct cause of the following exception:
+
+Traceback (most recent call last):
+  File "a.py", line 9, in main
+    torch.cuda.synchronize()
+torch.AcceleratorError: CUDA error: an illegal memory access was encountered
+CUDA kernel errors might be asynchronously reported at some other API call.
+Compile with `TORCH_USE_CUDA_DSA` to enable device-side assertions.
+"""
+    assert gpu_models_run._why(log) == (
+        "torch.AcceleratorError: CUDA error: an illegal memory access was encountered"
+    )
+    assert gpu_models_run._why("some words\nKilled\n") == "Killed"
+    assert gpu_models_run._why("") == ""
+
+
+def test_the_guards_compiles_and_those_ahead_serve_the_time_stage(options, monkeypatch):
+    """What the search stage's guard compiled is in the caches of the children and of the timing.
+
+    A rest that keeps no kernel is compiled once, as empty.
+    """
+    places = options.places
+    places.file("vae", "search").write_text(json.dumps({"by_rest": {"eager": [0], "inductor": []}}))
+    theirs = places.cache("vae", "search")
+    theirs.mkdir()
+    (theirs / "graph").write_text("compiled by the guard")
+    begun = []
+
+    def one(name, stage, options, most=None):
+        begun.append((stage, (places.cache(name, stage) / "graph").read_text()))
+        (places.cache(name, stage) / stage).write_text("compiled ahead")
+        places.file(name, stage).write_text(json.dumps({"done": True}))
+        return stage
+
+    monkeypatch.setattr(gpu_models_run, "_one", one)
+    gpu_models_run._ahead("vae", options, lambda line: None)
+    assert {stage for stage, _ in begun} == {
+        "ahead.empty-inductor", "ahead.compile", "ahead.max-autotune",
+    }  # fmt: skip
+    assert {text for _, text in begun} == {"compiled by the guard"}
+    found = {file.name for file in places.cache("vae", "time").iterdir()}
+    assert found == {"graph", *(stage for stage, _ in begun)}
+
+
+def test_without_kernels_the_guarded_side_is_the_empty_one(monkeypatch):
+    """A rest that keeps no kernel is compiled once; each side has the kernels of its own rest."""
+    torch._dynamo.reset()
+    asked = []
+
+    def apply(modules, kernels, rest, calls):
+        asked.append((rest, list(kernels)))
+        return _Applied(modules, kernels)
+
+    monkeypatch.setattr("kforge_nb.guard.apply.apply", apply)
+    kernels = Kernels({"eager": ["kernel"], "inductor": []},
+                      {"eager": "eager", "inductor": "inductor"})  # fmt: skip
+    sides = Sides(build("resnet50-b1", "tiny", "cpu"), kernels, "cpu")
+    for side in ("guarded-eager", "empty-eager", "guarded-inductor", "empty-inductor"):
+        sides._add_rest(side)
+    assert asked == [("eager", ["kernel"]), ("eager", []), ("inductor", [])]
+    assert sides.calls["empty-inductor"] is sides.calls["guarded-inductor"]
+    assert sides.calls["empty-eager"] is not sides.calls["guarded-eager"]
+    assert sides.decided == {"guarded-eager": "eager", "guarded-inductor": "inductor"}
+
+
+class _Applied:
+    """What ``apply`` returns, as far as sides look at it."""
+
+    def __init__(self, modules, kernels):
+        self.guarded = [argparse.Namespace(module=module) for module in modules]
+        self.replaced = dict.fromkeys(kernels, 1)
+
+    def report(self):
+        """One graph with these kernels."""
+        return {"graphs": [{"replaced": self.replaced, "reasons": []}], "refused": {}}
 
 
 def test_nothing_is_begun_when_the_time_is_up(options):

@@ -23,6 +23,34 @@ def test_calls_are_replays_with_kernels_inside(guarded, x):
     assert not [r for g in applied.report()["graphs"] for r in g["reasons"]]
 
 
+def _noted(name, real, told):
+    """The method, which first notes its name."""
+
+    def method(self, *args, **kwargs):
+        told.append(name)
+        return real(self, *args, **kwargs)
+
+    return method
+
+
+def test_a_recording_has_workspaces_of_its_own(guarded, x, monkeypatch):
+    """None of cuBLAS's workspaces is there when a recording begins, and none of its own stays.
+
+    They are given back whenever Inductor records, and a replay would write into freed memory.
+    """
+    model, applied, twin = guarded
+    told = []
+    monkeypatch.setattr(
+        torch._C, "_cuda_clearCublasWorkspaces", lambda: told.append("clear"), raising=False
+    )
+    graph = torch.cuda.CUDAGraph
+    for step in ("capture_begin", "capture_end"):
+        monkeypatch.setattr(graph, step, _noted(step, getattr(graph, step), told))
+    applied.backend.release()
+    check(model, twin, x)
+    assert told == ["clear", "capture_begin", "capture_end", "clear"]
+
+
 def test_held_outputs_never_change(guarded, x):
     """Outputs that the user keeps are not overwritten by later replays."""
     model, _, twin = guarded
