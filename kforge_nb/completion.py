@@ -1,9 +1,9 @@
 """Completion of ``%kforge`` lines in every front end, on the kernel's side.
 
 What may come next is read off the same parsers and the same options table that the magics use:
-sub-commands, options that were not given yet, the choices of an option, names of runs, indices of
-targets. Where Python stands (an expression, the name of a variable) its names are offered, and
-where a path stands IPython completes as ever.
+sub-commands, options that were not given yet, the choices of an option, names of runs, indices and
+names of targets. Where Python stands (an expression, the name of a variable) its names are
+offered, and where a path stands IPython completes as ever.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 import sys
 from argparse import Action
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -181,11 +182,12 @@ class _Line:
         return list(dict.fromkeys(found))
 
     def _targets(self) -> list[str]:
-        """Indices of the targets of the run that is meant, or of the newest profile."""
+        """Targets of the run that is meant, or of the newest profile: indices, then names."""
         if self.command.name == "optimize":
             profiles = list(_bound(self.names, "kforge_nb.profile.table", "Profile").values())
-            return [str(row.index) for row in profiles[-1].rows] if profiles else []
-        return [str(target["index"]) for target in self._shown("targets")]
+            rows = profiles[-1].rows if profiles else ()
+            return _meaning_one([(row.index, row.name) for row in rows])
+        return _meaning_one([(row["index"], row["name"]) for row in self._shown("targets")])
 
     def _nodes(self) -> list[str]:
         """Ids of the run's nodes, the newest first; of one target where the line names one."""
@@ -216,6 +218,13 @@ class _Line:
         if option not in self.given[:-1]:
             return None
         return self.given[self.given.index(option) + 1]
+
+
+def _meaning_one(targets: list[tuple[int, str]]) -> list[str]:
+    """Indices, and the names that one target alone has and that stand in a line as one word."""
+    often = Counter(name for _, name in targets)
+    names = [name for name, times in often.items() if times == 1 and re.fullmatch(r"[^\s,]+", name)]
+    return [*(str(index) for index, _ in targets), *names]
 
 
 def _choices(action: Action) -> tuple[str, ...]:

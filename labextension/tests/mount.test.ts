@@ -114,14 +114,16 @@ test("several prompts wait, each is copied and answered on its own", async () =>
   expect(host.textContent).toContain("<b>gelu</b>");
   await act(() => button("Copy prompt 0.2")?.click());
   expect(written).toEqual(["again"]);
-  expect(button("Send answer 0.1")?.disabled).toBe(true);
+  expect(button("Send answer 0.1")?.getAttribute("aria-disabled")).toBe("true");
   const box = host.querySelector<HTMLTextAreaElement>('[aria-label="Answer to prompt 0.1"]');
   await act(() => {
     if (box === null) return;
     box.value = "a kernel";
     box.dispatchEvent(new Event("input", { bubbles: true }));
   });
+  button("Send answer 0.1")?.focus();
   await act(() => button("Send answer 0.1")?.click());
+  expect(document.activeElement).toBe(button("Send answer 0.1"));
   expect(answers).toEqual([["0.1", "a kernel"]]);
   expect(box?.value).toBe("");
 });

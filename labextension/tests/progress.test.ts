@@ -61,6 +61,8 @@ function named(label: string): HTMLButtonElement {
   return found;
 }
 
+/** Off, and still reached: browsers take the focus from what is `disabled`. */
+const isOff = (label: string): boolean => named(label).ariaDisabled === "true" && !named(label).disabled;
 const state = (): string => host.querySelector(".kforge-state")?.textContent ?? "";
 const click = (label: string) => act(() => named(label).click());
 
@@ -93,7 +95,7 @@ test("the time left runs down between snapshots, and stands still while the run 
 test("Pause becomes Resume when the kernel says so, not when it is pressed", async () => {
   const { asked, show } = await working();
   await click("Pause the run");
-  expect(named("Pause the run").disabled).toBe(true);
+  expect(isOff("Pause the run")).toBe(true);
   await show((run) => (run.progress.paused = true));
   await click("Resume the run");
   await show(() => undefined);
@@ -105,11 +107,11 @@ test("Stop says stopping at once, is pressed once, and every view says so when t
   const { asked, show } = await working();
   await click("Stop the run");
   expect(named("Stopping the run").textContent).toBe("Stopping…");
-  expect(named("Stopping the run").disabled).toBe(true);
+  expect(isOff("Stopping the run")).toBe(true);
   await show((run) => (run.progress.stopping = true));
   expect(state()).toContain("stopping…");
   expect(host.querySelector('[aria-live="polite"]')?.textContent).toContain("stopping");
-  expect(named("Stopping the run").disabled).toBe(true);
+  expect(isOff("Stopping the run")).toBe(true);
   expect(asked).toEqual(["stop"]);
 });
 
@@ -121,6 +123,47 @@ test("a kernel that does not answer is told, and Stop may be pressed again", asy
   expect(host.textContent).toContain("No answer from the kernel");
   await click("Stopping the run");
   expect(asked).toEqual(["stop", "stop"]);
+});
+
+/** Presses the button that has the focus, as Enter does, and says what has the focus then. */
+async function press(): Promise<string | null | undefined> {
+  await act(() => (document.activeElement as HTMLElement).click());
+  return focused();
+}
+const focused = (): string | null | undefined => document.activeElement?.getAttribute("aria-label");
+
+test("a button that was pressed keeps the focus while it is off, and does nothing more", async () => {
+  const { asked, show } = await working();
+  named("Pause the run").focus();
+  expect(await press()).toBe("Pause the run");
+  expect(isOff("Pause the run")).toBe(true);
+  await press();
+  await show((run) => (run.progress.paused = true));
+  expect(focused()).toBe("Resume the run");
+  named("Stop the run").focus();
+  expect(await press()).toBe("Stopping the run");
+  await press();
+  expect(asked).toEqual(["pause", "stop"]);
+});
+
+test("when a button goes away its neighbour has the focus, and in the end the cell", async () => {
+  host.tabIndex = -1;
+  const { show } = await working();
+  named("Stop target 0").focus();
+  const done = (targets: RunDocument["targets"]): void => targets.forEach((target) => (target.state = "done"));
+  await show(({ targets }) => done(targets.slice(0, 1)));
+  expect(focused()).toBe("Pause target 1");
+  await show(({ targets }) => done(targets));
+  expect(focused()).toBe("Stop the run");
+  await show((run) => (run.state = "stopped"));
+  expect(document.activeElement).toBe(host);
+});
+
+test("what has no focus takes none when it goes away", async () => {
+  host.tabIndex = -1;
+  const { show } = await working();
+  await show((run) => (run.state = "stopped"));
+  expect(document.activeElement).toBe(document.body);
 });
 
 test("each target at work is held and ended on its own, and the others are not listed", async () => {
@@ -138,7 +181,7 @@ test("each target at work is held and ended on its own, and the others are not l
   });
   expect(host.querySelector(".kforge-atwork summary")?.textContent).toBe("2 targets at work, 1 paused");
   expect(named("Resume target 0").textContent).toBe("Resume");
-  expect(named("Stopping target 1").disabled).toBe(true);
+  expect(isOff("Stopping target 1")).toBe(true);
   await click("Resume target 0");
   expect(asked.at(-1)).toBe("resume 0");
 });

@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.browser, pytest.mark.timeout(240)]
 
 EXAMPLE = Path(__file__).parents[1] / "store" / "fixtures" / "example.kforge.json"
 
+FOCUS = "document.activeElement.matches('.jp-Cell') ? 'cell' : document.activeElement.outerHTML"
 CELL = f"""
 import json, threading
 from kforge_nb.view.live import open_view
@@ -82,12 +83,14 @@ def test_a_run_is_watched_stopped_saved_and_opened_again(
 
     live.locator('[data-id="0.0"]').click()
     live.get_by_label("source").wait_for()
-    live.get_by_role("button", name="Stop").click()
+    live.get_by_role("button", name="Stop").focus()
+    page.keyboard.press("Enter")
 
     saved = page.locator('.kforge-run [aria-label="Run minilm"]')  # drawn by the extension
     saved.wait_for(timeout=30_000)
     assert "stopped by you" in saved.inner_text()
     assert page.locator(".jupyter-widgets").count() == 0
+    assert page.evaluate(FOCUS) == "cell"  # which has the keys again
 
     page.keyboard.press("Control+s")
     wait_until(lambda: len(outputs(notebook)) == 1)

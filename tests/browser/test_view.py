@@ -63,11 +63,14 @@ def test_the_tree_is_walked_by_keyboard(page, site, run):
 
 
 def test_stop_is_sent_while_the_run_works_and_gone_after(page, site):
-    """The button writes the command trait once; a finished run has none."""
+    """The button writes the command trait and keeps the focus; a finished run has none."""
     opened(page, site)
     page.evaluate("kforge.show({state: 'searching'})")
-    page.get_by_role("button", name="Stop").click()
+    page.get_by_role("button", name="Stop").focus()
+    page.keyboard.press("Enter")
+    page.get_by_text("Stopping…").wait_for()
     assert page.evaluate("kforge.traits.command")["name"] == "stop"
+    assert page.evaluate("document.activeElement.textContent") == "Stopping…"
 
     page.evaluate("kforge.show({state: 'stopped', state_reason: 'stopped by you'})")
     page.get_by_text("stopped by you").wait_for()

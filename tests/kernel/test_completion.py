@@ -10,6 +10,7 @@ import pytest
 from kforge_nb.run.record import open_store
 
 EXAMPLE = Path(__file__).parents[1] / "store" / "fixtures" / "example.kforge.json"
+TARGETS = [0, 1, 2, 3, "gelu", "dropout_add_layer_norm", "mean_pool", "linear"]
 
 
 @pytest.fixture(scope="module")
@@ -39,7 +40,7 @@ def told(module_kernel):
         ("%%kforge optimize --max-", ["%%kforge optimize --max-tokens", "... --max-cost"]),
         ("%%kforge optimize --rest e", ["%%kforge optimize --rest eager"]),
         ("%kforge show b", ["%kforge show bert"]),
-        ("%%kforge kernel --target ", [f"%%kforge kernel --target {n}" for n in range(4)]),
+        ("%%kforge kernel --target ", [f"%%kforge kernel --target {word}" for word in TARGETS]),
     ],
 )
 def test_a_front_end_is_offered_what_may_come_next(told, text, wanted):

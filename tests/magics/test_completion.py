@@ -82,13 +82,14 @@ def test_runs_by_variable_and_by_name(tab, shell, run):
 
 
 def test_targets_of_the_run_that_is_meant(tab, run):
-    """Indices, also after a comma; none where the run is not there."""
+    """Indices, then names; none where the run is not there."""
     ends = [str(target["index"]) for target in run["targets"]]
+    ends += [target["name"] for target in run["targets"]]
 
     assert tab("%%kforge kernel --run mine --target ") == [
         f"%%kforge kernel --run mine --target {end}" for end in ends
     ]
-    assert tab("%kforge stop mine --target ")[-1].endswith(" 3")
+    assert tab("%kforge stop mine --target ge") == ["%kforge stop mine --target gelu"]
     offered = tab("%%kforge kernel --run nobody --target ")
     assert not [text for text in offered if text.rpartition(" ")[2].isdigit()]
 
@@ -117,14 +118,22 @@ def test_targets_of_a_profile(tab, shell):
     from kforge_nb.profile.table import Profile
 
     profile = Profile.__new__(Profile)
-    object.__setattr__(profile, "rows", [type("Row", (), {"index": n}) for n in (4, 41)])
+    names = {4: "softmax", 5: "gelu", 41: "softmax", 42: "add·layer_norm", 43: "two words"}
+    rows = [type("Row", (), {"index": n, "name": name}) for n, name in names.items()]
+    object.__setattr__(profile, "rows", rows)
     shell.user_ns["prof"] = profile
 
     assert tab("%%kforge optimize --target 4") == [
         "%%kforge optimize --target 4",
         "%%kforge optimize --target 41",
+        "%%kforge optimize --target 42",
+        "%%kforge optimize --target 43",
     ]
     assert tab("%%kforge optimize --target 4,")[0] == "%%kforge optimize --target 4,4"
+    assert tab("%%kforge optimize --target 4,g") == ["%%kforge optimize --target 4,gelu"]
+    assert tab("%%kforge optimize --target add") == ["%%kforge optimize --target add·layer_norm"]
+    assert tab("%%kforge optimize --target so") == []  # two targets have this name
+    assert tab("%%kforge optimize --target tw") == []
 
 
 def test_python_is_completed_where_python_stands(tab, shell):

@@ -2,6 +2,7 @@
 import type { JSX } from "preact";
 import { useState } from "preact/hooks";
 import type { Prompt, RunSource } from "../source";
+import { Button } from "./Button";
 import type { Call, Target } from "./document";
 import * as format from "./format";
 
@@ -87,9 +88,9 @@ function Question({ prompt, source }: { prompt: Prompt; source: RunSource }): JS
         value={text}
         onInput={(event) => setText(event.currentTarget.value)}
       />
-      <button type="button" disabled={text.trim() === ""} onClick={send}>
+      <Button off={text.trim() === ""} onClick={send}>
         Send answer {prompt.id}
-      </button>
+      </Button>
     </div>
   );
 }

@@ -2,6 +2,7 @@
 import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import type { RunSource } from "../source";
+import { Button } from "./Button";
 
 interface Props {
   source: RunSource;
@@ -46,25 +47,23 @@ export function Buttons({ source, paused, stopping, what, target }: Props): JSX.
         </span>
       )}
       {source[hold] && (
-        <button
-          type="button"
+        <Button
           aria-label={`${paused ? "Resume" : "Pause"} ${what}`}
-          disabled={ends || (asked === hold && !late)}
+          off={ends || (asked === hold && !late)}
           onClick={() => press(hold)}
         >
           {paused ? "Resume" : "Pause"}
-        </button>
+        </Button>
       )}
       {source.stop && (
-        <button
-          type="button"
+        <Button
           aria-label={ends ? `Stopping ${what}` : `Stop ${what}`}
           title={`End the search of ${what}; what it has found stays`}
-          disabled={ends && !late}
+          off={ends && !late}
           onClick={() => press("stop")}
         >
           {ends ? "Stopping…" : "Stop"}
-        </button>
+        </Button>
       )}
     </span>
   );
