@@ -9,7 +9,7 @@ import struct
 import sys
 import tempfile
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
 from time import perf_counter
@@ -104,6 +104,12 @@ class BaselineWorker:
     def upload(self, key: str, first: int, slots: int, seconds: float = 120.0) -> None:
         """Have a GPU target's slots copied from shared memory to the device."""
         self._ask(seconds, op="upload", key=key, first=first, slots=slots)
+
+    def refresh(
+        self, key: str, stretches: Sequence[tuple[int, int]], seconds: float = 120.0
+    ) -> None:
+        """Have parts of a GPU target's slots copied, as (offset, bytes) in the shared memory."""
+        self._ask(seconds, op="refresh", key=key, stretches=list(stretches))
 
     def graph(self, key: str, baseline: str, calls: int, seconds: float = 120.0) -> str:
         """Make the replay of ``calls`` calls, each after a flush, ready; how, in words.

@@ -4,7 +4,7 @@ Started as ``python -m kforge_nb.judge.baseline_worker REPLY_FD SOCKET_FD``. Req
 descriptor 0 and replies go to REPLY_FD, each as a 4-byte length and JSON; memory files come as
 descriptors over the socket. Requests: ``open`` (a target in a folder, its timed inputs),
 ``prepare`` (a baseline: ``eager``, ``compile`` or ``max_autotune``), ``batch``, ``ping``,
-``close``; for targets on a GPU also ``upload``, ``graph``, ``replay`` and ``hot``, see
+``close``; for targets on a GPU also ``upload``, ``refresh``, ``graph``, ``replay`` and ``hot``, see
 :mod:`kforge_nb.judge.cuda.worker`.
 """
 
@@ -123,6 +123,9 @@ class _Worker:
 
     def upload(self, key: str, first: int, slots: int) -> None:
         self._opened[key].upload(first, slots)
+
+    def refresh(self, key: str, stretches: list[list[int]]) -> None:
+        self._opened[key].refresh(stretches)
 
     def graph(self, key: str, baseline: str, calls: int) -> str:
         return str(self._opened[key].graph(baseline, calls))

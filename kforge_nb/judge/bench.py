@@ -6,7 +6,8 @@ import json
 import random
 import shutil
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
@@ -189,7 +190,9 @@ class Bench:
 
     def _evaluate(self, candidate: Candidate, stopped: Asked, record: Stages) -> Evaluation:
         resolved, built = self._admit(candidate, stopped, record)
-        with self._started(resolved, built) as loaded:
+        with record.stage("start"):
+            started = self._started(resolved, built)
+        with started as loaded:
             self._load_and_check(loaded, self._cases, record)
             if stopped():
                 raise Ended(Verdict.UNDECIDED, "stopped before it was timed; it is correct")
@@ -209,9 +212,10 @@ class Bench:
         kept = standing.timings if standing is not None and standing.against("eager") else ()
         known = {row.against for row in kept}
         resolved, built = self._admit(candidate, stopped, record)
+        self._place.ahead(self.target, self._slots, self._call_seconds, LEAST_PROCESSES)
         with record.stage("expect"), self._place.working():
             fresh = self._place.cases(self.target)
-        with self._place.timing():
+        with self._alone(record), record.stage("refill"):
             self._slots.refill(secret_generator(self._slots.device))
         names = dict.fromkeys(("eager", *against))
         sessions: dict[str, list[Session]] = {name: [] for name in names if name not in known}
@@ -251,7 +255,9 @@ class Bench:
             late = index >= LEAST_PROCESSES and perf_counter() - begun > limit
             if not pending or late or stopped():
                 break
-            with self._started(resolved, built) as loaded:
+            with record.stage("start"):
+                started = self._started(resolved, built)
+            with started as loaded:
                 self._load_and_check(loaded, cases if index == 0 else cases[:1], record)
                 for name in pending:
                     if not stopped():
@@ -294,6 +300,14 @@ class Bench:
     def _started(self, resolved: ResolvedPlan, built: Compiled) -> Loaded:
         return self._place.start(self.target, resolved, built, self._slots, self._call_seconds)
 
+    @contextmanager
+    def _alone(self, record: Stages) -> Iterator[None]:
+        """The device for a timing; waiting for it is a stage of its own."""
+        asked = perf_counter()
+        with self._place.timing():
+            record.seconds["wait"] = record.seconds.get("wait", 0.0) + perf_counter() - asked
+            yield
+
     @property
     def _slots(self) -> TimedInputs:
         if self._timed is None:
@@ -334,14 +348,13 @@ class Bench:
     def _time(
         self, loaded: Loaded, baseline: str, plan: Plan, stopped: Asked, record: Stages
     ) -> Session:
-        asked = perf_counter()
-        with self._place.timing():
-            record.seconds["wait"] = record.seconds.get("wait", 0.0) + perf_counter() - asked
-            with record.stage("timing"):
-                session, figures = self._place.time(
-                    loaded, self._key, baseline, self._slots, self._looking(plan), stopped,
-                    self._call_seconds,
-                )  # fmt: skip
+        with self._alone(record), record.stage("timing"):
+            session, figures = self._place.time(
+                loaded, self._key, baseline, self._slots, self._looking(plan), stopped,
+                self._call_seconds,
+            )  # fmt: skip
+        for part, seconds in session.spent.items():
+            record.part("timing", part, seconds)
         record.resources |= figures
         return session
 
@@ -375,7 +388,7 @@ class Bench:
         )
 
     def _call_time(self, loaded: Loaded, record: Stages) -> list[Comparison]:
-        with self._place.timing(), record.stage("call time"):
+        with self._alone(record), record.stage("call time"):
             found = self._place.call_time(loaded, self._key, "eager")
         return [] if found is None else [found]
 

@@ -119,6 +119,9 @@ class HostPlace:
             library_folder=self.library_folder,
         )
 
+    def ahead(self, *_: Any) -> None:
+        """A runner starts in milliseconds."""
+
     def load(self, loaded: LoadedCandidate) -> dict[str, Any]:
         """Whether the strict system-call filter holds."""
         return {"strict_filter": loaded.load()}

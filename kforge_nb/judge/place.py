@@ -105,6 +105,9 @@ class Place(Protocol):
     ) -> Loaded:
         """A new process for the candidate; one call may take ``limit`` seconds."""
 
+    def ahead(self, target: Target, timed: TimedInputs, limit: float, count: int) -> None:
+        """So many processes will be started next: have them ready where that takes long."""
+
     def load(self, loaded: Any) -> dict[str, Any]:
         """Have the candidate loaded and bound; what there is to say goes into the resources."""
 

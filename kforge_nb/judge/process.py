@@ -19,7 +19,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from pathlib import Path
 
-__all__ = ["Child", "Gone", "TooSlow", "busy_seconds", "cpu_seconds", "thread_count"]
+__all__ = ["Child", "Foreign", "Gone", "TooSlow", "busy_seconds", "cpu_seconds", "thread_count"]
 
 _PROCESS_CLOCK = 2  # of another process, by its number: CPUCLOCK_SCHED of Linux
 _END_SECONDS = 5.0  # a killed process that a driver holds may take this long, twice
@@ -210,3 +210,21 @@ def busy_seconds() -> float:
         return 0.0
     ticks = [int(f) for f in fields]
     return (sum(ticks) - ticks[3] - ticks[4]) / os.sysconf("SC_CLK_TCK")
+
+
+class Foreign:
+    """How much of the machine others used since this was made: not this process, not ``pids``."""
+
+    def __init__(self, pids: list[int]) -> None:
+        self._pids = [os.getpid(), *pids]
+        self._start = (busy_seconds(), self._own(), time.monotonic())
+
+    def _own(self) -> float:
+        return sum(cpu_seconds(pid) for pid in self._pids)
+
+    def share(self) -> float:
+        """Between 0 and 1."""
+        busy, own, clock = self._start
+        elapsed = (time.monotonic() - clock) * (os.cpu_count() or 1)
+        others = (busy_seconds() - busy) - (self._own() - own)
+        return min(1.0, max(0.0, others / elapsed)) if elapsed > 0 else 0.0

@@ -46,6 +46,12 @@ class Stages:
         finally:
             self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - start
 
+    def part(self, name: str, part: str, seconds: float) -> None:
+        """Tell a part of a stage by itself: its seconds are no longer among those of the stage."""
+        own = f"{name} {part}"
+        self.seconds[name] = max(0.0, self.seconds.get(name, 0.0) - seconds)
+        self.seconds[own] = self.seconds.get(own, 0.0) + seconds
+
     def evaluation(self, verdict: Verdict, reason: str, **details: Any) -> Evaluation:
         """The evaluation with everything collected so far."""
         merged = {**self.details, **details}

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 
 from kforge_nb.judge.baseline import BaselineWorker
-from kforge_nb.judge.process import Child, busy_seconds, cpu_seconds, thread_count
+from kforge_nb.judge.process import Child, Foreign, cpu_seconds, thread_count
 from kforge_nb.judge.protocol import HELD_CALLS
 from kforge_nb.judge.runner_handle import Runner
 from kforge_nb.judge.slots import TimedInputs
@@ -183,7 +183,7 @@ class Session:
     is timed. ``blur`` is by how many seconds a call may be told too short: on a GPU, since the
     flush that is taken off took longer at times (others used the device); on a CPU, all that is
     taken off. Of the calls that were kept for a quick look (``screened``) so many are to be looked
-    at ``closely`` even where nothing is odd.
+    at ``closely`` even where nothing is odd. ``spent``: on a GPU, seconds beside the batches.
     """
 
     ours: list[float] = field(default_factory=list)
@@ -204,23 +204,7 @@ class Session:
     disagreement: str | None = None
     uneven: float = 1.0
     blur: float = 0.0
-
-
-class _Foreign:
-    """How much of the machine others used during a session."""
-
-    def __init__(self, pids: list[int]) -> None:
-        self._pids = [os.getpid(), *pids]
-        self._start = (busy_seconds(), self._own(), time.monotonic())
-
-    def _own(self) -> float:
-        return sum(cpu_seconds(pid) for pid in self._pids)
-
-    def share(self) -> float:
-        busy, own, clock = self._start
-        elapsed = (time.monotonic() - clock) * (os.cpu_count() or 1)
-        others = (busy_seconds() - busy) - (self._own() - own)
-        return min(1.0, max(0.0, others / elapsed)) if elapsed > 0 else 0.0
+    spent: dict[str, float] = field(default_factory=dict)
 
 
 def run_session(
@@ -247,7 +231,7 @@ def run_session(
     source = random.SystemRandom()
     session = Session(closely=plan.probes)
     start = time.monotonic()
-    foreign = _Foreign([ours.child.pid, against.child.pid])
+    foreign = Foreign([ours.child.pid, against.child.pid])
     pace = _warm_up(ours, against, inputs)
     used = _Used(ours.waiting)
     ahead = _Renewed(inputs)

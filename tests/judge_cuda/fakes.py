@@ -16,7 +16,7 @@ from kforge_nb.judge.cases import secret_generator
 from kforge_nb.judge.cuda.binary import cuda_runner_binary
 from kforge_nb.judge.cuda.handle import CudaLimits
 from kforge_nb.judge.cuda.session import CudaCandidate
-from kforge_nb.judge.slots import TimedInputs
+from kforge_nb.judge.cuda.slots import DeviceInputs
 from kforge_nb.targets.target import Target
 
 SOURCE = Path(__file__).with_name("fake_driver.cpp")
@@ -75,13 +75,18 @@ def on_device(target: Target) -> Target:
     return target
 
 
-def timed_of(target: Target, seen: Sequence[torch.Tensor]) -> TimedInputs:
+def timed_of(target: Target, seen: Sequence[torch.Tensor]) -> DeviceInputs:
     """Timed inputs of a target."""
-    return TimedInputs(target.inputs, list(seen), secret_generator())
+    return DeviceInputs(target.inputs, list(seen), secret_generator())
 
 
 def start(
-    target: Target, timed: TimedInputs, plan: LaunchPlan, cubin: Path, driver: str, **limits: object
+    target: Target,
+    timed: DeviceInputs,
+    plan: LaunchPlan,
+    cubin: Path,
+    driver: str,
+    **limits: object,
 ) -> CudaCandidate:
     """A candidate on the fake driver, not loaded yet."""
     return CudaCandidate(

@@ -24,6 +24,7 @@ from kforge_nb.judge.cuda import place as places
 from kforge_nb.judge.cuda import timing
 from kforge_nb.judge.cuda.binary import cuda_runner_binary
 from kforge_nb.judge.cuda.place import CudaPlace
+from kforge_nb.judge.cuda.slots import DeviceInputs
 from kforge_nb.judge.cuda.spares import Spares
 from kforge_nb.judge.evaluation import Verdict
 from kforge_nb.judge.place import Compiled
@@ -61,6 +62,12 @@ class _Worker:
     def upload(self, *_) -> None:
         self.asked.append("upload")
 
+    def refresh(self, *_) -> None:
+        self.asked.append("refresh")
+
+    def ping(self) -> float:
+        return 1e-5
+
     def replay(self, _key, baseline, calls, replays, empty) -> tuple[float, float]:
         call = 0.0 if empty else SLOW * (2 if baseline == "compile" else 1)
         self.asked.append(f"replay {baseline}")
@@ -84,7 +91,7 @@ class _Place(CudaPlace):
         self.flush = self.cubin = cubin
         self.calibration = Calibration("cuda:0", "", 1e6, {1 << 20: 1e6})
         self._lock = Cores()
-        self._calls, self._meant = {}, {}
+        self._calls, self._meant, self._held = {}, {}, {}
         self._spares = Spares(self.working)
         self._meant_lock = threading.Lock()
         self.worker = _Worker()
@@ -317,9 +324,9 @@ def test_values_are_drawn_on_the_cpu_where_the_device_is_full(place, bench, monk
         tried.append(seen)
         if len(tried) == 1:
             raise torch.OutOfMemoryError("full")
-        return slots.TimedInputs(specs, seen, generator, **limits)
+        return DeviceInputs(specs, seen, generator, **limits)
 
-    monkeypatch.setattr(places, "TimedInputs", timed)
+    monkeypatch.setattr(places, "DeviceInputs", timed)
     made = place.timed(bench.target.inputs, [torch.randn(N)])
     assert len(tried) == 2
     assert made.device == "cpu"

@@ -14,6 +14,7 @@ from torch import fx
 from kforge_nb.judge import slots as slots_module
 from kforge_nb.judge.cases import Case, make_case, moved, secret_generator
 from kforge_nb.judge.cuda.place import device_lock
+from kforge_nb.judge.cuda.slots import DeviceInputs
 from kforge_nb.judge.cuda.timing import MOST_CALLS, calls_in_a_graph, run_cuda_session
 from kforge_nb.judge.evaluation import Verdict
 from kforge_nb.judge.physics import device_floor_seconds
@@ -43,12 +44,20 @@ class _Side:
         self.events = events
         self.log: list[tuple] = []
         self.calls = 0
+        self.held: dict[int, int] = {}
 
     def prepare(self, calls: int) -> None:
         self.calls = calls
         self.log.append(("prepare", calls))
 
-    def saw(self, inputs: TimedInputs, call: int) -> list[torch.Tensor]:
+    def refresh(self, stretches) -> None:
+        self.log.append(("refresh", *stretches))
+
+    def ping(self) -> float:
+        self.log.append(("ping",))
+        return EXCHANGE
+
+    def saw(self, inputs: DeviceInputs, call: int) -> list[torch.Tensor]:
         return inputs.snapshot(call)
 
     def upload(self, first: int, slots: int) -> None:
@@ -63,7 +72,7 @@ class _Side:
 
 @pytest.fixture(scope="module")
 def inputs():
-    made = TimedInputs([SPEC], [torch.randn(64, 1024)], secret_generator(), most=32)
+    made = DeviceInputs([SPEC], [torch.randn(64, 1024)], secret_generator(), most=32)
     yield made
     made.close()
 

@@ -17,6 +17,7 @@ from kforge_nb.judge.cuda.protocol import (
     Touched,
     pack_binding,
     pack_load,
+    pack_stretches,
     unpack_kernels,
     unpack_notes,
     unpack_occupancy,
@@ -146,6 +147,10 @@ class CudaRunner(RunnerHandle):
     def upload(self, first: int, slots: int) -> None:
         """Timed slots from the shared region to the device; outside of any clock."""
         self._ask(CudaOp.UPLOAD, first, slots)
+
+    def refresh(self, stretches: Sequence[tuple[int, int]]) -> None:
+        """Parts of the timed slots, as (offset, bytes) in the shared region, to the device."""
+        self._ask(CudaOp.UPLOAD, 0, len(stretches), payload=pack_stretches(stretches))
 
     def ready(self) -> None:
         """Wait until the driver has started; raises MissingTool where it does not."""

@@ -32,13 +32,10 @@ from kforge_nb.judge.cuda.handle import CudaLimits
 from kforge_nb.judge.cuda.policy import scan_cuda
 from kforge_nb.judge.cuda.sanitizer import sanitize, sanitizer_path
 from kforge_nb.judge.cuda.session import CudaCandidate
+from kforge_nb.judge.cuda.sides import CudaBaselineSide, CudaRunnerSide
+from kforge_nb.judge.cuda.slots import DeviceInputs
 from kforge_nb.judge.cuda.spares import Spares
-from kforge_nb.judge.cuda.timing import (
-    CudaBaselineSide,
-    CudaRunnerSide,
-    calls_in_a_graph,
-    run_cuda_session,
-)
+from kforge_nb.judge.cuda.timing import calls_in_a_graph, prompt, run_cuda_session, spending
 from kforge_nb.judge.cuda.worker import FLUSH_VARIABLE
 from kforge_nb.judge.evaluation import Comparison
 from kforge_nb.judge.physics import device_floor_seconds
@@ -113,6 +110,7 @@ class CudaPlace:
         self.flush = build_flush(self.builds, self.arch)
         self._lock = device_lock(device)
         self._calls: dict[str, int] = {}
+        self._held: dict[str, dict[int, int]] = {}  # versions of slots in the baseline worker
         self._spares = Spares(self.working)
         self._meant: dict[CudaCandidate, tuple[ResolvedPlan, Path]] = {}
         self._meant_lock = threading.Lock()
@@ -174,7 +172,7 @@ class CudaPlace:
         torch.cuda.empty_cache()
         return shelf.fill(made)
 
-    def timed(self, specs: Sequence[TensorSpec], seen: list[torch.Tensor]) -> TimedInputs:
+    def timed(self, specs: Sequence[TensorSpec], seen: list[torch.Tensor]) -> DeviceInputs:
         """Slots in shared memory, which both sides copy to the device."""
         stride = InputLayout(specs).stride
         least = 3 if 3 * stride <= _TIMED_BYTES else 1
@@ -187,9 +185,12 @@ class CudaPlace:
         for values in (seen, [moved(t, "cpu") for t in seen]):
             generator = secret_generator(str(values[0].device) if values else "cpu")
             try:
-                return TimedInputs(specs, values, generator, most=_MOST_SLOTS, least=least)
+                made = DeviceInputs(specs, values, generator, most=_MOST_SLOTS, least=least)
             except torch.OutOfMemoryError:
                 torch.cuda.empty_cache()  # then they are drawn on the CPU
+            else:
+                made.pin()
+                return made
         raise BadInput("its inputs could not be drawn, neither on the device nor on the CPU")
 
     # ---- candidates ------------------------------------------------------------------------
@@ -219,12 +220,21 @@ class CudaPlace:
 
         When it ends the next one is made ahead, while the next candidate is being compiled.
         """
-        make = partial(self._runner, target, timed, limit)
+        make = self._maker(target, timed, limit)
         loaded = self._spares.take(id(timed)) or self._spares.started(make)
         loaded.after = partial(self._spares.make, id(timed), make)
         with self._meant_lock:
             self._meant[loaded] = (plan, built.file)
         return loaded
+
+    def ahead(self, target: Target, timed: TimedInputs, limit: float, count: int) -> None:
+        """Have so many runners made at once, side by side: a confirmation needs them all."""
+        self._spares.make(id(timed), self._maker(target, timed, limit), count)
+
+    def _maker(
+        self, target: Target, timed: TimedInputs, limit: float
+    ) -> Callable[[], CudaCandidate]:
+        return partial(self._runner, target, timed, limit)
 
     def _runner(self, target: Target, timed: TimedInputs, limit: float) -> CudaCandidate:
         return CudaCandidate(
@@ -262,16 +272,19 @@ class CudaPlace:
         return call
 
     def time(
-        self, loaded: CudaCandidate, key: str, baseline: str, timed: TimedInputs, plan: Plan,
+        self, loaded: CudaCandidate, key: str, baseline: str, timed: Any, plan: Plan,
         stop: Callable[[], bool], limit: float,
     ) -> tuple[Session, dict[str, Any]]:  # fmt: skip
         """Replays of graphs of both sides."""
-        ours = CudaRunnerSide(loaded, max(_BATCH_SECONDS, 4 * limit))
-        against = CudaBaselineSide(self.worker, key, baseline)
+        own = isinstance(loaded, CudaCandidate)
+        ours = CudaRunnerSide(loaded, max(_BATCH_SECONDS, 4 * limit), loaded.held if own else None)
+        against = CudaBaselineSide(self.worker, key, baseline, self._held.setdefault(key, {}))
         calls = self._calls[key]
-        session = run_cuda_session(ours, against, timed, plan, calls, loaded.fetch, stop)
-        if isinstance(loaded, CudaCandidate):
-            loaded.audit()
+        with prompt():
+            session = run_cuda_session(ours, against, timed, plan, calls, loaded.fetch, stop)
+        if own:
+            with spending(session, "look"):
+                loaded.audit()
         return session, {
             "calls_in_a_graph": calls,
             f"timed_{baseline}": against.how,
@@ -334,6 +347,7 @@ class CudaPlace:
         """The worker's copy of the target, and the runner that was made ahead for it."""
         self.worker.let_go(key)
         self._calls.pop(key, None)
+        self._held.pop(key, None)
         self._spares.drop(id(timed))
 
     def close(self) -> None:

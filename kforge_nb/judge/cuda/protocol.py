@@ -14,7 +14,8 @@ RUN 3       a 1: outputs as laid out         one checked call; value: :class:`To
 BATCH 4     a replays, b 1: without calls    replays of a graph; value: nanoseconds by events
 FETCH 5     a age of the call (0 = last)     outputs of a timed call into the outputs region
 QUIT 6                                       ends the process, no reply
-UPLOAD 7    a first slot, b slots            timed inputs to the device
+UPLOAD 7    a first slot, b slots            timed inputs to the device; payload: nothing, or the
+                                             parts to copy instead, u64 offset and bytes of each
 PREPARE 8   a calls                          code loaded anew, the two graphs built; payload:
                                              the secrets of :class:`.staging.Staging`
 HOT 9       a calls                          launches one by one, waits once
@@ -51,6 +52,7 @@ __all__ = [
     "Touched",
     "pack_binding",
     "pack_load",
+    "pack_stretches",
     "unpack_kernels",
     "unpack_notes",
     "unpack_occupancy",
@@ -66,6 +68,7 @@ _OUTPUT = struct.Struct("<QQ")
 _SCRATCH = struct.Struct("<QQQQ")
 _LAUNCH = struct.Struct("<IIIIIIIIII")
 _ARGUMENT = struct.Struct("<IIQ")
+_STRETCH = struct.Struct("<QQ")
 _FACTS = struct.Struct("<8q")
 
 
@@ -210,6 +213,11 @@ def pack_binding(binding: CudaBinding) -> bytes:
         )
         parts += [_ARGUMENT.pack(a.kind, a.bytes, a.value) for a in launch.args]
     return b"".join(parts)
+
+
+def pack_stretches(stretches: Sequence[tuple[int, int]]) -> bytes:
+    """The payload of UPLOAD: (offset, bytes) in the region of timed inputs."""
+    return b"".join(_STRETCH.pack(*stretch) for stretch in stretches)
 
 
 def unpack_kernels(page: bytes, count: int) -> list[KernelFacts]:

@@ -10,7 +10,7 @@ import torch
 
 from kforge_nb.candidates.plan import ResolvedPlan
 from kforge_nb.errors import BadInput
-from kforge_nb.judge.cases import Case
+from kforge_nb.judge.cases import Case, moved
 from kforge_nb.judge.checked import IsolatedCandidate
 from kforge_nb.judge.cuda.binary import DRIVER
 from kforge_nb.judge.cuda.handle import CudaLimits, CudaRunner
@@ -79,6 +79,7 @@ class CudaCandidate(IsolatedCandidate):
         self._resolved = resolved
         self._cubin = cubin
         self.kernels: dict[str, dict[str, int]] = {}
+        self.held: dict[int, int] = {}  # versions of the timed slots on its device
         self.after: Callable[[], None] | None = None  # called once its process has ended
         try:
             self.runner = CudaRunner(binary, cubin, self.regions, limits, number, flush, driver)
@@ -100,6 +101,7 @@ class CudaCandidate(IsolatedCandidate):
             raise BadInput("a CUDA candidate was loaded without a plan")
         binding = make_binding(plan, self._in_layout, self._cuda_layout, self._timed.slots)
         self.kernels = self.runner.load([call.name for call in plan.calls], cubin)
+        self.held.clear()  # its memory is another one
         self.runner.bind(binding)
         return self.runner.strict
 
@@ -161,7 +163,7 @@ class CudaCandidate(IsolatedCandidate):
             raise RunnerFailed(Verdict.SUSPICIOUS, f"when timed it wrote to {', '.join(found)}")
 
     def fetch(self, age: int) -> list[torch.Tensor]:
-        """Copies of the outputs of a timed call (0: the last), in host memory.
+        """Copies of the outputs of a timed call (0: the last), where they will be compared.
 
         Raises:
             RunnerFailed: ``suspicious`` where timed calls wrote into a guard zone.
@@ -171,4 +173,14 @@ class CudaCandidate(IsolatedCandidate):
             raise RunnerFailed(
                 Verdict.SUSPICIOUS, "it wrote outside its outputs (into a guard zone) when timed"
             )
-        return [t.clone() for t in self.outputs()]
+        return [self._copied(t) for t in self.outputs()]
+
+    def _copied(self, output: torch.Tensor) -> torch.Tensor:
+        """A copy on the judge's device, or in host memory where that is full or there is none."""
+        device = self._timed.device
+        if device != "cpu":
+            try:
+                return moved(output, device)
+            except torch.OutOfMemoryError:
+                torch.cuda.empty_cache()
+        return output.clone()

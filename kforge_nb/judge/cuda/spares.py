@@ -1,7 +1,8 @@
 """Runners made ahead: starting a driver takes a good part of a second, and disturbs who is timed.
 
-One spare a key, made in the background. While it starts its context it holds the device for work,
-so that nothing is timed meanwhile, and while something is timed no spare is started.
+One spare a key, or for a confirmation as many as it needs processes; made in the background, side
+by side. While one starts its context it holds the device for work, so that nothing is timed
+meanwhile, and while something is timed no spare is started.
 """
 
 from __future__ import annotations
@@ -17,6 +18,8 @@ if TYPE_CHECKING:
 
 __all__ = ["Spares"]
 
+_AT_ONCE = 3
+
 
 class Spares:
     """Candidates' processes without a candidate yet; ``hold`` is the device's lock for work."""
@@ -24,8 +27,8 @@ class Spares:
     def __init__(self, hold: Callable[[], AbstractContextManager[None]]) -> None:
         self._hold = hold
         self._lock = threading.Lock()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="kforge-spares")
-        self._made: dict[int, Future[CudaCandidate]] = {}
+        self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kforge-spares")
+        self._made: dict[int, list[Future[CudaCandidate]]] = {}
         self._closed = False
 
     def started(self, make: Callable[[], CudaCandidate]) -> CudaCandidate:
@@ -39,16 +42,20 @@ class Spares:
                 raise
             return made
 
-    def make(self, key: int, make: Callable[[], CudaCandidate]) -> None:
-        """Have one made in the background, unless there is one already or this is closed."""
+    def make(self, key: int, make: Callable[[], CudaCandidate], count: int = 1) -> None:
+        """Have some made in the background, until there are ``count``; none once this is closed."""
         with self._lock:
-            if not self._closed and key not in self._made:
-                self._made[key] = self._thread.submit(self.started, make)
+            there = self._made.setdefault(key, []) if not self._closed else []
+            while not self._closed and len(there) < count:
+                there.append(self._threads.submit(self.started, make))
 
     def take(self, key: int) -> CudaCandidate | None:
-        """The spare of a key, waited for if need be; None if there is none or it died."""
+        """A spare of a key, waited for if need be; None if there is none or it died."""
         with self._lock:
-            future = self._made.pop(key, None)
+            futures = self._made.get(key)
+            future = futures.pop(0) if futures else None
+            if not futures:
+                self._made.pop(key, None)
         if future is None or future.cancelled() or future.exception() is not None:
             return None
         spare = future.result()
@@ -60,14 +67,15 @@ class Spares:
     def waiting(self) -> list[CudaCandidate]:
         """Those that are there now, once what is under way is made."""
         with self._lock:
-            futures = list(self._made.values())
+            futures = [future for made in self._made.values() for future in made]
         return [future.result() for future in futures if future.exception() is None]
 
     def drop(self, key: int) -> None:
-        """End the spare of a key."""
-        spare = self.take(key)
-        if spare is not None:
-            spare.__exit__(None, None, None)
+        """End the spares of a key."""
+        while key in self._made:
+            spare = self.take(key)
+            if spare is not None:
+                spare.__exit__(None, None, None)
 
     def close(self) -> None:
         """End all of them; none is made afterwards. Safe to call twice."""
@@ -76,4 +84,4 @@ class Spares:
             keys = list(self._made)
         for key in keys:
             self.drop(key)
-        self._thread.shutdown(wait=True)
+        self._threads.shutdown(wait=True)

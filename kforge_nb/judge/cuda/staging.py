@@ -94,15 +94,23 @@ class Staging:
         rows += [_ROW.pack(*row) for row in self.outputs]
         return head + b"".join(rows)
 
-    def staged(self, timed: TimedInputs, tick: int, call: int) -> list[torch.Tensor]:
-        """The inputs that a call of the replay ``tick`` saw, by the judge's copy of the slot."""
+    def staged(
+        self, timed: TimedInputs, tick: int, call: int, device: str = "cpu"
+    ) -> list[torch.Tensor]:
+        """The inputs that a call of the replay ``tick`` saw, by the judge's copy of the slot.
+
+        They are put together, and left, on ``device``; nothing runs there any more afterwards.
+        """
         found = []
         raw = timed.raw((self.first + call) % timed.slots)
         for index, (spec, buffer, flat) in enumerate(
             zip(timed.specs, self.inputs, raw, strict=True)
         ):
             seed = seed_of(self.secret, tick, call << 8 | index)
-            found.append(_typed(_gathered(flat, unit_of(buffer), seed), spec))
+            there = torch.from_numpy(flat).to(device)
+            found.append(_typed(_gathered(there, unit_of(buffer), seed), spec))
+        if torch.device(device).type == "cuda":
+            torch.cuda.synchronize(device)
         return found
 
     def places(self, tick: int, call: int) -> list[np.ndarray]:
@@ -139,12 +147,32 @@ def values_of(words: Sequence[int], dtype: str) -> torch.Tensor:
     return torch.from_numpy(data.reshape(-1).copy()).view(getattr(torch, dtype))
 
 
-def _gathered(flat: np.ndarray, unit: int, seed: int) -> np.ndarray:
-    count = len(flat) // unit
-    units = flat[: count * unit].reshape(count, unit)
-    return np.concatenate([units[draw(seed, count, count)].reshape(-1), flat[count * unit :]])
+def _drawn(seed: int, count: int, of: int, device: torch.device) -> torch.Tensor:
+    """What :func:`draw` gives, computed on a device; ``of`` below 2**31."""
+    low = (1 << 32) - 1
+    h = torch.arange(count, dtype=torch.int64, device=device)
+    h.mul_(0x9E3779B1).add_(seed & low).bitwise_and_(low)
+    h.bitwise_xor_(h >> 16).mul_(0x85EBCA6B).bitwise_and_(low)  # above that, it may wrap around
+    h.bitwise_xor_(seed >> 32)
+    h.bitwise_xor_(h >> 13).mul_(0xC2B2AE35).bitwise_and_(low)
+    h.bitwise_xor_(h >> 16)
+    return h.mul_(of) >> 32
 
 
-def _typed(flat: np.ndarray, spec: TensorSpec) -> torch.Tensor:
-    whole = torch.from_numpy(flat.copy()).view(getattr(torch, spec.dtype))
-    return whole.as_strided(spec.shape, spec.stride)
+def _gathered(flat: torch.Tensor, unit: int, seed: int) -> torch.Tensor:
+    """A new copy of an input's bytes, its units drawn anew."""
+    count = flat.numel() // unit
+    made = torch.empty_like(flat)
+    if count:
+        units = flat[: count * unit].view(count, unit)
+        words = units.view(torch.int64) if unit % 8 == 0 else units
+        index = _drawn(seed, count, count, flat.device)
+        torch.index_select(
+            words, 0, index, out=made[: count * unit].view(count, unit).view(words.dtype)
+        )
+    made[count * unit :] = flat[count * unit :]
+    return made
+
+
+def _typed(flat: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
+    return flat.view(getattr(torch, spec.dtype)).as_strided(spec.shape, spec.stride)

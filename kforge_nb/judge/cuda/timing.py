@@ -2,145 +2,50 @@
 
 A batch is some replays of a graph of flush and call, so long that the exchange with the process
 costs less than a hundredth of it. Each pair of batches comes with the same batches without calls,
-all four in random order; what those take is taken off. Before each pair some slots get new values
-on both sides, outside the clock. The candidate's calls see secret inputs, put together anew before
-each call (staging.py); of some, anywhere in a batch, the outputs are looked at afterwards. At
-random times its code is loaded anew and its graphs are made anew.
-While all this happens nothing else uses the device.
+all four in random order, each right after an empty exchange; what those without calls take is taken
+off. Before each pair slots get new values on both sides, outside the clock, and no more of them
+than a part of the pair's own time allows. The candidate's calls see secret inputs, put together
+anew before each call (staging.py); of some, anywhere in a batch, the outputs are looked at
+afterwards. At random times its code is loaded anew and its graphs are made anew.
+While all this happens nothing else uses the device. Where the time of a session goes is in
+``Session.spent``.
 """
 
 from __future__ import annotations
 
 import random
 import statistics as plain
+import sys
+import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any, Protocol
 
 import torch
 
-from kforge_nb.errors import BadInput
-from kforge_nb.judge.baseline import BaselineWorker
-from kforge_nb.judge.cuda.staging import Staging
-from kforge_nb.judge.process import Child
+from kforge_nb.judge.cuda.sides import Candidate, CudaSide, bring, renewed
+from kforge_nb.judge.cuda.slots import DeviceInputs
 from kforge_nb.judge.protocol import HELD_CALLS
-from kforge_nb.judge.slots import TimedInputs
 from kforge_nb.judge.statistics import decide, next_look, paired_ratio
 from kforge_nb.judge.timing import Plan, Probe, Session
 
-__all__ = [
-    "BATCH_SECONDS",
-    "CudaBaselineSide",
-    "CudaRunnerSide",
-    "CudaSide",
-    "calls_in_a_graph",
-    "run_cuda_session",
-]
+__all__ = ["BATCH_SECONDS", "calls_in_a_graph", "prompt", "run_cuda_session", "spending"]
 
 BATCH_SECONDS = 10e-3
 GRAPH_SECONDS = 5e-3
 MOST_CALLS, LEAST_CALLS = 64, 4
 MOST_REPLAYS = 4096
 LEAST_CALL = 2e-7  # a difference below 0.2 µs is the clock's
-_RENEWED_BYTES = 32 << 20
+_RENEWED_BYTES, _LEAST_RENEWED = 32 << 20, 4 << 20  # new values before each pair, both sides alike
+_RENEWED_SHARE = 0.25  # of the time of a pair's batches, for renewing the slots of the next
 _AGREE = 0.10
 _AGREE_SECONDS = 3e-7
 _ANEW = 0.15  # chance, after each pair, that code is loaded and graphs are made anew
 _LEAST_FLUSH = 1.2  # of the baseline's flush, for the two in a candidate's process
-
-
-class CudaSide(Protocol):
-    """One of the two that are timed."""
-
-    child: Child
-
-    def prepare(self, calls: int) -> None:
-        """Make the graphs of ``calls`` calls ready, with new secrets where calls have some."""
-
-    def upload(self, first: int, slots: int) -> None:
-        """Copy slots from shared memory to this side's device memory."""
-
-    def batch(self, replays: int, empty: bool) -> tuple[float, float]:
-        """Seconds of so many replays, on the judge's clock and by the device's events."""
-
-
-class Candidate(CudaSide, Protocol):
-    """The side that is not trusted."""
-
-    staged: bool
-    """Whether its calls see secret inputs, and its outputs are noted."""
-
-    def saw(self, inputs: TimedInputs, call: int) -> list[torch.Tensor]:
-        """The inputs of a call of the last replay."""
-
-    def noted(self, inputs: TimedInputs, call: int) -> Probe:
-        """The inputs of a call of the last replay, and what was noted of its outputs."""
-
-
-class CudaRunnerSide:
-    """The candidate; ``seconds`` is the limit of a batch."""
-
-    def __init__(self, loaded: Any, seconds: float) -> None:
-        self._loaded, self._runner = loaded, loaded.runner
-        self.child = self._runner.child
-        self.staged = bool(getattr(self._runner, "stages", False))
-        self._staging: Staging | None = None
-        self._seconds = seconds
-
-    def prepare(self, calls: int) -> None:
-        """Make the graphs ready."""
-        if not self.staged:
-            self._runner.prepare(calls)
-            return
-        self._staging = self._loaded.staging()
-        self._runner.prepare(calls, self._staging)
-
-    def saw(self, inputs: TimedInputs, call: int) -> list[torch.Tensor]:
-        """The inputs of a call of the last replay, computed from the judge's own copy."""
-        if self._staging is None:
-            return inputs.snapshot(call)
-        tick, _ = self._loaded.noted(self._staging, call)
-        return self._staging.staged(inputs, tick, call)
-
-    def noted(self, inputs: TimedInputs, call: int) -> Probe:
-        """The inputs of a call of the last replay, and what was noted of its outputs."""
-        if self._staging is None:
-            raise BadInput("nothing is noted of calls without secret inputs")
-        tick, values = self._loaded.noted(self._staging, call)
-        staged = self._staging.staged(inputs, tick, call)
-        return Probe(staged, values, self._staging.places(tick, call))
-
-    def upload(self, first: int, slots: int) -> None:
-        """Copy slots to the runner's device memory."""
-        self._runner.upload(first, slots)
-
-    def batch(self, replays: int, empty: bool) -> tuple[float, float]:
-        """Seconds of so many replays, on both clocks."""
-        return self._runner.batch(replays, empty, self._seconds)
-
-
-class CudaBaselineSide:
-    """A baseline; ``how`` says after ``prepare`` whether a graph or a stream is timed."""
-
-    def __init__(self, worker: BaselineWorker, key: str, baseline: str) -> None:
-        self.child = worker.child
-        self.how = ""
-        self._worker, self._key, self._baseline = worker, key, baseline
-        self._calls = 1
-
-    def prepare(self, calls: int) -> None:
-        """Make the graphs ready."""
-        self._calls = calls
-        self.how = self._worker.graph(self._key, self._baseline, calls)
-
-    def upload(self, first: int, slots: int) -> None:
-        """Copy slots to the worker's device memory."""
-        self._worker.upload(self._key, first, slots)
-
-    def batch(self, replays: int, empty: bool) -> tuple[float, float]:
-        """Seconds of so many replays, on both clocks."""
-        return self._worker.replay(self._key, self._baseline, self._calls, replays, empty)
+_SWITCH_SECONDS = 1e-4
+_SWITCHING = threading.Lock()
+_prompt: list[float] = []
 
 
 def calls_in_a_graph(call: float, flush: float) -> int:
@@ -179,10 +84,44 @@ class _Tally:
         return found[0] - found[1], spread
 
 
+@contextmanager
+def spending(session: Session, name: str) -> Iterator[None]:
+    """Add the seconds of what runs in here to what a session spent beside its batches."""
+    start = time.perf_counter()
+    try:
+        yield
+    finally:
+        spent = session.spent
+        spent[name] = spent.get(name, 0.0) + time.perf_counter() - start
+
+
+@contextmanager
+def prompt() -> Iterator[None]:
+    """Have other threads of Python let go within a tenth of a millisecond while this is held.
+
+    The judge's clock stops when its thread goes on after an answer. By default a thread that is
+    busy in Python, a search that writes the next candidate, say, keeps it waiting for 5 ms: half a
+    batch.
+    """
+    with _SWITCHING:
+        if not _prompt:
+            _prompt.append(sys.getswitchinterval())
+            sys.setswitchinterval(min(_prompt[0], _SWITCH_SECONDS))
+        else:
+            _prompt.append(_prompt[0])
+    try:
+        yield
+    finally:
+        with _SWITCHING:
+            usual = _prompt.pop()
+            if not _prompt:
+                sys.setswitchinterval(usual)
+
+
 def run_cuda_session(
     ours: Candidate,
     against: CudaSide,
-    inputs: TimedInputs,
+    inputs: DeviceInputs,
     plan: Plan,
     calls: int,
     fetch: Callable[[int], list[torch.Tensor]],
@@ -207,24 +146,24 @@ def run_cuda_session(
     start = time.monotonic()
     sides = (ours, against)
     for side in sides:
-        side.upload(0, inputs.slots)
-        side.prepare(calls)
-    tallies = tuple(_Tally(_replays(side)) for side in sides)
+        with spending(session, "upload"):
+            bring(side, inputs)
+        with spending(session, "prepare"):
+            side.prepare(calls)
+    with spending(session, "prepare"):
+        tallies = tuple(_Tally(_replays(side)) for side in sides)
+    renewal = _Renewal(ours, against, inputs, calls, source)
     look = plan.pairs
     while True:
-        new = _renew(sides, inputs, calls, source, first=not tallies[0].full)
-        _pair(sides, tallies, calls, source)
+        with spending(session, "renew"):
+            new = renewal.turn()
+        renewal.pace(_pair(sides, tallies, calls, source))
         done = len(tallies[0].full)
-        if ours.staged:
-            new = min(HELD_CALLS, calls)  # no call saw what another one saw
-        if new and source.random() < plan.probes / done:
-            age = source.randrange(new)
-            probe = Probe(ours.saw(inputs, calls - 1 - age), fetch(age))
-            _keep(session.probes, probe, plan.probes, source)
-        if ours.staged and source.random() < plan.notes / done:
-            _keep(session.noted, ours.noted(inputs, source.randrange(calls)), plan.notes, source)
+        with spending(session, "look"):
+            _look(session, ours, inputs, plan, new, done, source, fetch)
         if ours.staged and source.random() < _ANEW:
-            _start_anew(ours, calls)
+            with spending(session, "anew"):
+                _start_anew(ours, calls)
         session.stopped = stop()
         late = plan.over(time.monotonic() - start, done)
         if session.stopped or late or done >= look:
@@ -239,6 +178,23 @@ def run_cuda_session(
     session.blur = plain.median(tallies[0].empty) - min(tallies[0].empty)
     session.seconds = time.monotonic() - start
     return session
+
+
+def _look(
+    session: Session, ours: Candidate, inputs: DeviceInputs, plan: Plan, new: int, done: int,
+    source: random.Random, fetch: Callable[[int], list[torch.Tensor]],
+) -> None:  # fmt: skip
+    """Keep outputs of the pair's calls with a chance that is the same for every pair so far.
+
+    ``new``: so many of its last calls may be fetched, and have inputs that no earlier one had.
+    """
+    if new and source.random() < plan.probes / done:
+        age = source.randrange(new)
+        probe = Probe(ours.saw(inputs, session.calls - 1 - age), fetch(age))
+        _keep(session.probes, probe, plan.probes, source)
+    if ours.staged and source.random() < plan.notes / done:
+        noted = ours.noted(inputs, source.randrange(session.calls))
+        _keep(session.noted, noted, plan.notes, source)
 
 
 def _replays(side: CudaSide) -> int:
@@ -256,29 +212,60 @@ def _replays(side: CudaSide) -> int:
     return count
 
 
-def _renew(
-    sides: tuple[CudaSide, CudaSide],
-    inputs: TimedInputs,
-    calls: int,
-    source: random.Random,
-    *,
-    first: bool,
-) -> int:
-    """New values for the slots of the last calls, whose outputs may be checked, and for others.
+class _Renewal:
+    """New values for the slots, before each pair.
 
-    Large inputs get them before the first pair, and before each later one with a chance that keeps
-    copying short. Returns how many of the last calls have new inputs.
+    Where calls see secret inputs, put together from all over a slot, each slot gets new numbers in
+    a random stretch: before the first pair 32 MiB of them together, afterwards as many as can be
+    drawn and copied in a quarter of the time that a pair's batches take, 4 MiB at least. Else whole
+    slots: those of the last calls, whose outputs may be checked, and others; large ones before the
+    first pair, and before each later one with a chance that keeps copying short.
     """
-    stride, slots = inputs.layout.stride, inputs.slots
-    if not first and source.random() > _RENEWED_BYTES / stride:
-        return 0
-    some = max(1, min(slots, _RENEWED_BYTES // stride))
-    held = min(HELD_CALLS, calls, some)
-    for start, count in ((calls - held, held), (source.randrange(slots), some)):
-        inputs.renew(start % slots, count, source)
-        for side in sides:
-            side.upload(start % slots, count)
-    return held
+
+    def __init__(
+        self, ours: Candidate, against: CudaSide, inputs: DeviceInputs, calls: int,
+        source: random.Random,
+    ) -> None:  # fmt: skip
+        self._staged = ours.staged
+        self._sides = (ours, against)
+        self._inputs, self._calls, self._source = inputs, calls, source
+        self._most = _RENEWED_BYTES
+        self._took = (0.0, 0)  # seconds, bytes
+        self._first = True
+
+    def turn(self) -> int:
+        """Renew; how many of the last calls of the next batch will have new inputs."""
+        if not self._staged:
+            return self._whole()
+        start = time.perf_counter()
+        stretches = self._inputs.freshen(self._most, self._source)
+        for side in self._sides:
+            side.refresh(stretches)
+            renewed(side, self._inputs)
+        self._took = (time.perf_counter() - start, sum(count for _, count in stretches))
+        return min(HELD_CALLS, self._calls)  # no call sees what another one saw
+
+    def pace(self, pair: float) -> None:
+        """Say how long the batches of the pair after that took, in seconds."""
+        seconds, copied = self._took
+        if seconds > 0:
+            want = int(copied * _RENEWED_SHARE * pair / seconds)
+            self._most = max(_LEAST_RENEWED, min(_RENEWED_BYTES, want))
+
+    def _whole(self) -> int:
+        stride, slots = self._inputs.layout.stride, self._inputs.slots
+        if not self._first and self._source.random() > _RENEWED_BYTES / stride:
+            return 0
+        self._first = False
+        some = max(1, min(slots, _RENEWED_BYTES // stride))
+        held = min(HELD_CALLS, self._calls, some)
+        for start, count in ((self._calls - held, held), (self._source.randrange(slots), some)):
+            self._inputs.renew(start % slots, count, self._source)
+            for side in self._sides:
+                side.upload(start % slots, count)
+        for side in self._sides:
+            renewed(side, self._inputs)
+        return held
 
 
 def _pair(
@@ -286,22 +273,27 @@ def _pair(
     tallies: tuple[_Tally, ...],
     calls: int,
     source: random.Random,
-) -> None:
-    """One batch and one without calls of both sides, in random order.
+) -> float:
+    """One batch and one without calls of both sides, in random order; seconds of all four.
 
     The candidate's batch with calls is the later of its two: its outputs are fetched afterwards,
-    and the other one overwrites them.
+    and the other one overwrites them. Each batch comes after an empty exchange: a process that has
+    slept for long answers later, and whichever of its two batches came first would seem longer.
     """
     order = [(side, empty) for side in (0, 1) for empty in (False, True)]
     source.shuffle(order)
     first, last = sorted((order.index((0, True)), order.index((0, False))))
     order[first], order[last] = (0, True), (0, False)
+    seconds = 0.0
     for index, empty in order:
         tally = tallies[index]
+        sides[index].ping()
         wall, device = sides[index].batch(tally.replays, empty)
         count = tally.replays * calls
         (tally.empty if empty else tally.full).append(wall / count)
         (tally.empty_device if empty else tally.full_device).append(device / count)
+        seconds += wall
+    return seconds
 
 
 def _start_anew(ours: CudaSide, calls: int) -> None:

@@ -14,7 +14,7 @@ import mmap
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +22,7 @@ import torch
 
 from kforge_nb.errors import KForgeError
 from kforge_nb.judge.baseline_worker import compiled
+from kforge_nb.judge.cuda.pinned import Pinned
 from kforge_nb.judge.regions import InputLayout
 from kforge_nb.targets.target import Target
 
@@ -110,6 +111,8 @@ class CudaOpened:
         self._flush = _flush(self.device)
         self._graphs: dict[tuple[str, int], Any] = {}
         self._why: dict[str, str] = {}
+        address, size = self._host.data_ptr(), self._host.numel()
+        self._pinned = Pinned(address, size, self.device, read_only=True)
         self.upload(0, slots)
 
     def upload(self, first: int, slots: int) -> None:
@@ -120,6 +123,13 @@ class CudaOpened:
             start, end = at * self._stride, (at + run) * self._stride
             self._memory[start:end].copy_(self._host[start:end])
             at, left = 0, left - run
+        torch.cuda.synchronize(self.device)
+
+    def refresh(self, stretches: Sequence[Sequence[int]]) -> None:
+        """Copy parts of the shared memory, as (offset, bytes)."""
+        for start, count in stretches:
+            part = slice(start, start + count)
+            self._memory[part].copy_(self._host[part], non_blocking=True)
         torch.cuda.synchronize(self.device)
 
     def prepare(self, name: str) -> None:
@@ -198,6 +208,7 @@ class CudaOpened:
         self._graphs.clear()
         self.functions.clear()
         self.inputs.clear()
+        self._pinned.release()
         del self._memory
         gc.collect()
         torch.cuda.empty_cache()

@@ -90,6 +90,9 @@ class ExtensionPlace:
             limits=Limits(call_seconds=limit),
         )
 
+    def ahead(self, *_: Any) -> None:
+        """A worker is started for one extension, when it is built."""
+
     def load(self, loaded: ExtensionCandidate) -> dict[str, Any]:
         """Which layers of the sandbox hold."""
         return {"sandbox": loaded.layers()}

@@ -17,6 +17,7 @@ from kforge_nb.judge.foreign.tracing import flat
 if TYPE_CHECKING:
     import torch
 
+    from kforge_nb.judge.cuda.slots import DeviceInputs
     from kforge_nb.judge.slots import TimedInputs
 
 __all__ = ["SteadyInputs"]
@@ -33,8 +34,10 @@ def _raw(tensor: torch.Tensor) -> np.ndarray:
 class SteadyInputs:
     """:class:`TimedInputs` whose inputs from number ``given`` on are the same in every slot."""
 
-    def __init__(self, inner: TimedInputs, weights: list[torch.Tensor], given: int) -> None:
-        self._inner = inner
+    def __init__(
+        self, inner: TimedInputs | DeviceInputs, weights: list[torch.Tensor], given: int
+    ) -> None:
+        self._inner: Any = inner
         self.given = given
         self._bytes = [_raw(tensor) for tensor in weights]
         self._settle(range(inner.slots))
@@ -52,6 +55,12 @@ class SteadyInputs:
         """New values in the slots of some calls, weights left out."""
         self._inner.renew(first, calls, source)
         self._settle(range(first, first + min(calls, self._inner.slots)))
+
+    def freshen(self, most: int, source: random.Random) -> list[tuple[int, int]]:
+        """New values in a stretch of every slot, weights left out."""
+        changed: list[tuple[int, int]] = self._inner.freshen(most, source)
+        self._settle(range(self._inner.slots))
+        return changed
 
     def _settle(self, slots: Iterable[int]) -> None:
         """Put the weights back into some slots."""

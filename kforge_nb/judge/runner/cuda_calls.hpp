@@ -111,8 +111,14 @@ class Bench {
     return touched;
   }
 
-  void upload(int64_t first, int64_t count) {
+  // Whole slots in turn; with a payload, the stretches of their memory that it names instead.
+  void upload(int64_t first, int64_t count, const std::string& stretches) {
     require_bound();
+    if (count > 0 && !pinned_) {  // not before something is timed: it takes a moment
+      device.pin(shared.timed.at, shared.timed.bytes, true);
+      pinned_ = true;
+    }
+    if (!stretches.empty()) return upload(stretches);
     const uint64_t slots = plan.header.slots, stride = plan.header.slot_stride;
     uint64_t slot = static_cast<uint64_t>(first) % slots;
     for (uint64_t left = std::min<uint64_t>(static_cast<uint64_t>(count), slots); left > 0;) {
@@ -139,6 +145,22 @@ class Bench {
   static constexpr size_t kMostCompared = 256 << 20;
   std::string image_;
   Module module_ = nullptr;
+  bool pinned_ = false;
+
+  void upload(const std::string& stretches) {
+    struct Stretch {
+      uint64_t offset, bytes;
+    };
+    std::vector<Stretch> found(stretches.size() / sizeof(Stretch));
+    if (stretches.size() != found.size() * sizeof(Stretch))
+      throw Failure{Fault::kProtocol, "a malformed upload message"};
+    memcpy(static_cast<void*>(found.data()), stretches.data(), stretches.size());
+    for (const Stretch& one : found)
+      if (one.bytes > timed.bytes() || one.offset > timed.bytes() - one.bytes)
+        throw Failure{Fault::kProtocol, "a stretch beyond the timed inputs"};
+    for (const Stretch& one : found)
+      timed.upload(one.offset, shared.timed.at + one.offset, one.bytes);
+  }
 
   void allocate() {
     const BindHeader& h = plan.header;

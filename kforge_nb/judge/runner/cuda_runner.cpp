@@ -39,7 +39,7 @@ void serve(const wire::Command& c, const std::string& payload, wire::Reply& repl
       return;
     case kBatch: reply.value = replays.batch(c.a, c.b != 0); return;
     case kFetch: return replays.fetch(c.a);
-    case kUpload: return bench.upload(c.a, c.b);
+    case kUpload: return bench.upload(c.a, c.b, payload);
     case kPrepare: return replays.prepare(c.a, payload);
     case kHot: return replays.hot(c.a);
     case kReady: return;
