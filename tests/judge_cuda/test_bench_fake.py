@@ -161,6 +161,42 @@ def test_a_good_candidate_goes_through_all_stages(bench):
     assert found.against("eager").against_us == pytest.approx(SLOW * 1e6, rel=0.02)
 
 
+def test_the_parts_of_a_timing_are_told_beside_it(bench):
+    """Each second of an evaluation is in one stage, so that they add up to no more than all."""
+    found = bench.evaluate(GOOD)
+    parts = {"timing upload", "timing prepare", "timing renew", "timing look"}
+    assert {"start", *parts} <= set(found.seconds)
+    stages = sum(seconds for name, seconds in found.seconds.items() if name != "total")
+    assert stages <= found.seconds["total"]
+
+
+def test_a_confirmation_has_its_processes_made_at_once(bench, place, monkeypatch):
+    """As many as it needs at least are under way before the first is asked for, and no more."""
+    monkeypatch.setattr(benches, "CONFIRM", Plan(seconds=0.3, narrow=0.5, pairs=10))
+    place._spares.drop(id(bench._slots))
+    made, make, take = [], place._runner, place._spares.take
+    ready: list[int] = []
+
+    def counted(*arguments):
+        made.append(None)
+        return make(*arguments)
+
+    def taken(key: int):
+        ready.append(len(place._spares._made.get(key, [])))
+        return take(key)
+
+    monkeypatch.setattr(place, "_runner", counted)
+    monkeypatch.setattr(place._spares, "take", taken)
+    found = bench.confirm(GOOD)
+    assert found.verdict is Verdict.ACCEPTED, found.reason
+    assert found.against("eager").n == 3 * 10
+    assert "in 3 processes" in found.reason
+    assert {"refill", "start"} <= set(found.seconds)
+    assert ready == [3, 2, 1]
+    assert len(place._spares.waiting()) == 1
+    assert len(made) == 4
+
+
 BAD = {
     "wrong": (one("scale", "f32:2.002"), Verdict.WRONG, "error budget"),
     "beside": (one("beside", "i64:N"), Verdict.WRONG, "guard"),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 import threading
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -12,16 +13,19 @@ import torch
 from torch import fx
 
 from kforge_nb.judge import slots as slots_module
+from kforge_nb.judge.bench import CONFIRM, EVALUATE
 from kforge_nb.judge.cases import Case, make_case, moved, secret_generator
+from kforge_nb.judge.cuda import timing as session_module
 from kforge_nb.judge.cuda.place import device_lock
 from kforge_nb.judge.cuda.slots import DeviceInputs
 from kforge_nb.judge.cuda.timing import MOST_CALLS, calls_in_a_graph, run_cuda_session
 from kforge_nb.judge.evaluation import Verdict
 from kforge_nb.judge.physics import device_floor_seconds
-from kforge_nb.judge.ruling import comparison, rule
+from kforge_nb.judge.ruling import comparison, merged, rule, settled
 from kforge_nb.judge.shelf import Shelf
 from kforge_nb.judge.slots import TimedInputs
-from kforge_nb.judge.timing import Plan, Session
+from kforge_nb.judge.statistics import MIN_PAIRS
+from kforge_nb.judge.timing import Plan, Probe, Session
 from kforge_nb.profile.calibration import Calibration
 from kforge_nb.targets.target import Target, TensorSpec
 
@@ -145,6 +149,89 @@ def test_both_sides_get_the_same_new_values(inputs):
     last = (CALLS - 1) % inputs.slots
     for _, first, slots in mine[1::2]:
         assert last in {(first + i) % inputs.slots for i in range(slots)}
+
+
+class _Staged(_Side):
+    """A side whose calls see secret inputs, as a runner's with the judge's kernels do."""
+
+    staged = True
+
+    def noted(self, _inputs: DeviceInputs, call: int) -> Probe:
+        return Probe([], [torch.tensor(call)], [])
+
+
+def _copied(side: _Side) -> list[int]:
+    """Bytes copied to a side before each pair."""
+    refreshed = [entry[1:] for entry in side.log if entry[0] == "refresh"]
+    return [sum(count for _, count in stretches) for stretches in refreshed]
+
+
+def test_bytes_and_exchanges_of_a_session_are_bounded(inputs, monkeypatch):
+    """Both sides get the same few bytes before each pair, and each batch has one exchange more."""
+    monkeypatch.setattr(session_module, "_RENEWED_BYTES", 1 << 20)
+    monkeypatch.setattr(session_module, "_LEAST_RENEWED", 1 << 18)
+    monkeypatch.setattr(session_module, "_ANEW", 0.0)
+    ours, against = _Staged(4e-6, 0.02, 31), _Side(20e-6, 0.02, 32)
+    found = _session(inputs, ours, against)
+    pairs = len(found.ours)
+    assert pairs == MIN_PAIRS
+    assert _copied(ours) == _copied(against)
+    assert len(_copied(ours)) == pairs
+    assert all((1 << 18) <= count < 1.1 * (1 << 20) for count in _copied(ours))
+    for side in (ours, against):
+        kinds = [entry[0] for entry in side.log]
+        assert kinds.count("upload") == 1
+        assert kinds.count("prepare") == 1
+        assert kinds.count("ping") == 2 * pairs
+        assert all(kinds[i + 1] == "batch" for i, kind in enumerate(kinds) if kind == "ping")
+        assert kinds.count("batch") <= 2 * pairs + 4 + 12
+
+
+def test_what_a_side_holds_already_is_not_copied_again(inputs):
+    """The next session of the same processes starts without an upload."""
+    ours, against = _Staged(4e-6, 0.02, 33), _Side(20e-6, 0.02, 34)
+    _session(inputs, ours, against)
+    for side in (ours, against):
+        side.log.clear()
+    _session(inputs, ours, against)
+    assert not any(entry[0] == "upload" for side in (ours, against) for entry in side.log)
+
+
+def test_renewing_takes_a_part_of_the_pairs_own_time(inputs):
+    """Where copies are slow fewer bytes are new, never fewer than the least; else all there may."""
+    sides = _Staged(4e-6, 0.02, 35), _Side(20e-6, 0.02, 36)
+    renewal = session_module._Renewal(*sides, inputs, CALLS, random.Random(1))
+    for took, expected in ((1.0, 4 << 20), (1e-4, 32 << 20), (0.02, 16 << 20)):
+        renewal._took = (took, 32 << 20)
+        renewal.pace(0.04)
+        assert renewal._most == expected
+
+
+@pytest.mark.parametrize("plan", [EVALUATE, CONFIRM], ids=["evaluation", "confirmation"])
+def test_a_clear_winner_ends_at_the_first_look(inputs, plan):
+    """Five times as fast is known after ten pairs, also where its figure is far from exact."""
+    patient = replace(plan, seconds=60.0)
+    found = _session(inputs, _Side(4e-6, 0.15, 37), _Side(20e-6, 0.15, 38), patient)
+    assert found.decision == "faster"
+    assert len(found.ours) == MIN_PAIRS
+    assert found.found.width > plan.narrow
+
+
+def test_three_processes_settle_a_clear_winner(inputs):
+    """The least that an interval over processes needs is enough, and the interval is theirs."""
+    patient = replace(CONFIRM, seconds=60.0)
+    pairs = [(_Side(4e-6, 0.15, seed), _Side(20e-6, 0.15, seed + 50)) for seed in (41, 42, 43)]
+    sessions = [_session(inputs, *sides, patient) for sides in pairs]
+    assert settled(sessions)
+    assert merged("eager", sessions).n == 3 * MIN_PAIRS
+
+
+def test_it_is_told_where_the_time_of_a_session_goes(inputs):
+    """Everything but the pairs themselves has a name, and all of it fits into the session."""
+    found = _session(inputs, _Staged(4e-6, 0.02, 44), _Side(20e-6, 0.02, 45))
+    assert {"upload", "prepare", "renew", "look"} <= set(found.spent)
+    assert set(found.spent) <= {"upload", "prepare", "renew", "look", "anew"}
+    assert 0.0 < sum(found.spent.values()) <= found.seconds
 
 
 def test_probes_are_of_slots_with_new_values(inputs):

@@ -55,6 +55,31 @@ def test_new_values_reach_the_replays(run, target, seen):
         slots.close()
 
 
+def test_stretches_alone_reach_the_device(run, target, seen):
+    """Of what changed in two places one is copied; a stretch beyond the slots is refused."""
+    slots = timed_of(target, seen)
+    try:
+        loaded = run(one("twice"), slots=slots)
+        loaded.load()
+        loaded.runner.upload(0, slots.slots)
+        loaded.runner.prepare(slots.slots)
+        before = slots.snapshot(0)[0]
+        buffer = slots.layout.buffers[0]
+        values = torch.from_numpy(slots.raw(0)[0]).view(torch.float32)
+        values[10:20], values[50:60] = 1.0, 2.0
+        loaded.runner.refresh([(buffer.offset + 40, 40)])
+        loaded.runner.hot(1)
+        (got,) = loaded.fetch(0)
+        expected = before.clone()
+        expected[10:20] = 1.0
+        assert torch.equal(got, 2.0 * expected)
+        for bad in ((slots.layout.stride * slots.slots, 1), (0, 1 << 62), (1 << 63, 1 << 63)):
+            with pytest.raises(RunnerFailed, match="beyond the timed inputs"):
+                loaded.runner.refresh([(0, 8), bad])
+    finally:
+        slots.close()
+
+
 def test_an_empty_replay_computes_nothing(run, timed):
     """The graph without calls wipes the outputs and leaves them so."""
     loaded = run(one("twice"))

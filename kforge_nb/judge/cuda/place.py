@@ -296,9 +296,10 @@ class CudaPlace:
         ours, theirs = [], []
         loaded.runner.hot(_CALLS)
         self.worker.hot(key, baseline, _CALLS)
-        for _ in range(_PAIRS):
-            ours.append(loaded.runner.hot(_CALLS))
-            theirs.append(self.worker.hot(key, baseline, _CALLS))
+        with prompt():
+            for _ in range(_PAIRS):
+                ours.append(loaded.runner.hot(_CALLS))
+                theirs.append(self.worker.hot(key, baseline, _CALLS))
         return paired("call", ours, theirs)
 
     def floor_seconds(self, target: Target, timed: TimedInputs) -> float:  # noqa: ARG002

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import math
 import random
+import sys
 from collections.abc import Mapping, Sequence
 
 import numpy as np
@@ -29,6 +30,7 @@ Stretch = tuple[int, int]
 _LEAST_POOL = 1 << 12
 _LEAST_FACTOR = 0.9  # and at most 1: a mask's largest number stays finite
 _FACTORS, _PIECE = 1 << 21, 1 << 20
+_ALONE = 1 << 14  # elements for which torch starts no second thread
 _SMALL = 1 << 14  # bytes of an input that is always renewed as a whole
 _GAP = 1 << 14  # bytes between two stretches that are copied together
 _LARGE, _PART = 256 << 20, 16  # of larger slots only a sixteenth is renewed at once
@@ -69,9 +71,10 @@ class DeviceInputs(TimedInputs):
         for tensor, rows in zip(self._seen, self._rows, strict=True):
             count = max(_LEAST_POOL, min(2 * rows.shape[1], POOL_BYTES // rows.itemsize))
             self._pools_there.append(redraw_flat(tensor, count, generator))
+        most = _ALONE if torch.device(self.device).type == "cpu" else sys.maxsize
         for index, pool in enumerate(self._pools_there):
             for slot in range(self.slots):
-                for to, part in _parts(pool, self._row(index, slot), source):
+                for to, part in _parts(pool, self._row(index, slot), source, most):
                     to.copy_(part)
         self.versions = [self._tick() for _ in range(self.slots)]
 
@@ -143,23 +146,32 @@ class DeviceInputs(TimedInputs):
         """Elements of one input in some slots: numbers of its pool, each a little smaller.
 
         Each piece comes from a random place and meets random factors, so no result of a number that
-        was there is one of a number that is. Integers and masks of booleans stay what they are.
+        was there is one of a number that is.
         """
         pool = self._pools_there[index]
-        shape = (len(slots), end - start)
-        values = torch.empty(shape, dtype=pool.dtype, device=pool.device)
-        for row in values:
-            for to, part in _parts(pool, row, source):
+        rows = [self._row(index, slot)[start:end] for slot in slots]
+        if pool.device.type == "cpu":  # in pieces, so that no other thread has to be waited for
+            for row in rows:
+                for to, part in _parts(pool, row, source, _ALONE):
+                    to.copy_(self._smaller(part, source))
+            return
+        values = torch.empty((len(rows), end - start), dtype=pool.dtype, device=pool.device)
+        for new in values:
+            for to, part in _parts(pool, new, source):
                 to.copy_(part)
-        if pool.is_floating_point() and pool.dtype is not torch.float64:
-            flat = values.view(-1)
-            for at in range(0, flat.numel(), _PIECE):
-                piece = flat[at : at + _PIECE]
-                turn = source.randrange(_FACTORS - _PIECE + 1)
-                factors = self._factors[turn : turn + piece.numel()]
-                piece.copy_(piece.to(torch.float32).mul_(factors))
-        for slot, row in zip(slots, values, strict=True):
-            self._row(index, slot)[start:end].copy_(row)
+        flat = values.view(-1)
+        for at in range(0, flat.numel(), _PIECE):
+            piece = flat[at : at + _PIECE]
+            piece.copy_(self._smaller(piece, source))
+        for row, new in zip(rows, values, strict=True):
+            row.copy_(new)
+
+    def _smaller(self, piece: torch.Tensor, source: random.Random) -> torch.Tensor:
+        """Numbers of a pool, each times a factor of its own; integers and booleans as they are."""
+        if not piece.is_floating_point() or piece.dtype is torch.float64:
+            return piece
+        turn = source.randrange(_FACTORS - _PIECE + 1)
+        return piece.to(torch.float32) * self._factors[turn : turn + piece.numel()]
 
     def _row(self, index: int, slot: int) -> torch.Tensor:
         """One input in one slot of the shared memory, its elements as they lie there."""
@@ -172,10 +184,10 @@ class DeviceInputs(TimedInputs):
 
 
 def _parts(
-    pool: torch.Tensor, row: torch.Tensor, source: random.Random
+    pool: torch.Tensor, row: torch.Tensor, source: random.Random, most: int = sys.maxsize
 ) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """A row in parts, each with a random stretch of the pool; mostly one is enough."""
-    most = max(1, pool.numel() // 2)
+    """A row in parts of up to ``most`` elements, each with a random stretch of the pool."""
+    most = max(1, min(most, pool.numel() // 2))
     found = []
     for at in range(0, row.numel(), most):
         count = min(most, row.numel() - at)
