@@ -88,7 +88,7 @@ def _options() -> argparse.Namespace:
     add("--total", type=float, default=530.0, help="s for this whole call")
     add("--jobs", type=int, default=1, help="models at once; only one of them measures at a time")
     add("--search-time", type=float, default=240.0, help="s that an optimize run may search")
-    add("--guard-time", type=float, default=150.0, help="s that its guard may measure")
+    add("--guard-time", type=float, default=240.0, help="s that its guard may measure")
     add("--rest", default="auto", help="rest of the optimize run")
     add("--baseline", default="compile", help="what its winners are timed against")
     add("--candidates", type=int, default=4000, help="candidates it may judge")

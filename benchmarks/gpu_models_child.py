@@ -26,7 +26,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--limit", type=float, required=True, help="seconds for this stage")
     parser.add_argument("--search-time", type=float, default=240.0)
-    parser.add_argument("--guard-time", type=float, default=150.0)
+    parser.add_argument("--guard-time", type=float, default=240.0)
     parser.add_argument("--rest", default="auto")
     parser.add_argument("--baseline", default="compile")
     parser.add_argument("--candidates", type=int, default=4000)

@@ -28,7 +28,7 @@ class Budget:
     """What one optimize run may take: seconds of search and of the guard, its rest and baseline."""
 
     search: float = 240.0
-    guard: float = 150.0
+    guard: float = 240.0
     rest: str = "auto"
     baseline: str = "compile"
     candidates: int = CANDIDATES

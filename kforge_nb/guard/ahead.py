@@ -44,6 +44,8 @@ __all__ = ["Ahead", "NotFinished"]
 ANSWERS = "answers.json"
 """Beside the request: what the child says of each graph."""
 LOOK_SECONDS = 0.1
+CORES_EACH = 4
+"""So many cores for each process that compiles; Inductor's own helpers need some as well."""
 PATCHES = {"triton.cudagraphs": False}
 
 
@@ -63,8 +65,10 @@ class Ahead:
     _done: dict[str, str] = field(default_factory=dict)
     """Of each graph, as the child said it, why it could not be compiled, empty if it was."""
 
-    def compile(self, sites: Iterable[Site], kept: frozenset[str], timer: Timer) -> str:
-        """Have the graphs of these sites compiled, without kernels and with those kept.
+    def compile(
+        self, sites: Iterable[Site], kept: frozenset[str], timer: Timer, *more: frozenset[str]
+    ) -> str:
+        """Have the graphs of these sites compiled: without kernels, with those kept, with others.
 
         Returns:
             Why a graph was not compiled ahead, so that the notebook's process has to do it; empty
@@ -77,8 +81,7 @@ class Ahead:
         jobs, why = [], ""
         kernels: dict[int, dict[str, Any]] = {}
         for site in sites:
-            chosen = kept.intersection(site.replaced)
-            for enabled in {frozenset[str](), chosen}:
+            for enabled in {frozenset[str](), *(site.present(chosen) for chosen in (kept, *more))}:
                 try:
                     gm = site.only(enabled)
                     jobs.append(_job(gm, site.example_inputs, site.state))
@@ -148,44 +151,84 @@ def _settings() -> dict[str, Any]:
     }
 
 
+def _children(graphs: int) -> int:
+    """How many processes compile so many graphs: most of a compile is one thread's work."""
+    return max(1, min(graphs, len(os.sched_getaffinity(0)) // CORES_EACH))
+
+
 def _run(request: dict[str, Any], timer: Timer) -> list[str]:
-    """Start the child and wait for it, looking at the time and at Stop.
+    """Start children and wait for them, looking at the time and at Stop.
 
     Returns:
         Of each graph of the request why it was not compiled, empty if it was.
 
     Raises:
-        _NoAnswer: the child ended by itself and left no answers.
+        _NoAnswer: a child ended by itself and left no answers.
     """
-    start = time.monotonic()
+    start, graphs = time.monotonic(), request["graphs"]
+    count = _children(len(graphs))
+    answers = [""] * len(graphs)
     with tempfile.TemporaryDirectory(prefix=".kforge-ahead-", dir=_cache()) as folder:
-        own = Path(folder, "cache")
-        path, log = Path(folder, "request.json"), Path(folder, "log.txt")
-        path.write_text(json.dumps(request), encoding="utf-8")
-        with log.open("wb") as output:
-            child = subprocess.Popen(
-                _command(path),
-                cwd=folder,
-                env=_environment(own),
+        children: list[_Child] = []
+        try:
+            for turn in range(count):
+                home = Path(folder, str(turn))
+                children.append(_Child(home, {**request, "graphs": graphs[turn::count]}))
+            while any(child.status() is None for child in children):
+                timer.check()
+                if timer.left <= 0:
+                    raise NotFinished(f"did not finish in {time.monotonic() - start:.0f} s")
+        finally:
+            for child in children:
+                child.kill()
+        for turn, child in enumerate(children):
+            answers[turn::count] = child.answers()
+            _move(child.cache, _cache())
+    return answers
+
+
+class _Child:
+    """A process that compiles some graphs, with a folder and a cache of its own."""
+
+    def __init__(self, home: Path, request: dict[str, Any]) -> None:
+        home.mkdir()
+        self.cache = home / "cache"
+        self._log = home / "log.txt"
+        self._graphs = len(request["graphs"])
+        self._path = home / "request.json"
+        self._path.write_text(json.dumps(request), encoding="utf-8")
+        with self._log.open("wb") as output:
+            self._process = subprocess.Popen(
+                _command(self._path),
+                cwd=home,
+                env=_environment(self.cache),
                 stdin=subprocess.DEVNULL,
                 stdout=output,
                 stderr=subprocess.STDOUT,
                 start_new_session=True,
             )
-        try:
-            while (status := _status(child)) is None:
-                timer.check()
-                if timer.left <= 0:
-                    raise NotFinished(f"did not finish in {time.monotonic() - start:.0f} s")
-        finally:
-            _kill(child)
+
+    def status(self) -> int | None:
+        """How it ended, None if it has not within a moment."""
+        with suppress(subprocess.TimeoutExpired):
+            return self._process.wait(LOOK_SECONDS)
+        return None
+
+    def kill(self) -> None:
+        """End it and all that it has started."""
+        with suppress(ProcessLookupError, PermissionError):
+            os.killpg(self._process.pid, signal.SIGKILL)
+        self._process.wait()
+
+    def answers(self) -> list[str]:
+        """What it said of each of its graphs; raises as ``_run`` does."""
+        status = self._process.returncode
         if status < 0:
             raise NotFinished(f"ended its process by {signal.Signals(-status).name}")
-        answers = _answers(path.with_name(ANSWERS)) if not status else []
-        if len(answers) != len(request["graphs"]):
-            raise _NoAnswer(_last_words(log))
-        _move(own, _cache())
-        return answers
+        found = _answers(self._path.with_name(ANSWERS)) if not status else []
+        if len(found) != self._graphs:
+            raise _NoAnswer(_last_words(self._log))
+        return found
 
 
 def _answers(path: Path) -> list[str]:
@@ -199,19 +242,6 @@ def _answers(path: Path) -> list[str]:
 
 def _command(path: Path) -> list[str]:
     return [sys.executable, "-m", "kforge_nb.guard.ahead_child", str(path)]
-
-
-def _status(child: subprocess.Popen[bytes]) -> int | None:
-    with suppress(subprocess.TimeoutExpired):
-        return child.wait(LOOK_SECONDS)
-    return None
-
-
-def _kill(child: subprocess.Popen[bytes]) -> None:
-    """End the child and all that it has started."""
-    with suppress(ProcessLookupError, PermissionError):
-        os.killpg(child.pid, signal.SIGKILL)
-    child.wait()
 
 
 def _cache() -> Path:

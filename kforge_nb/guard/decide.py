@@ -35,6 +35,8 @@ __all__ = ["Decision", "GuardReport", "Whole", "decide"]
 
 ON_CUDA = ("eager", "cudagraphs", "inductor", "inductor-cudagraphs")
 """The rests in the order in which they are tried: what takes no compiler comes first."""
+COMPILE_SHARE = 0.5
+"""So much of the time stays for Inductor while the rests before it are measured."""
 STOPPED = "Stop came before the guard was done, so nothing is installed"
 
 
@@ -122,6 +124,8 @@ def _on_cuda(call: ModuleCall) -> bool:
 
 def _run_stages(decider: Decider, rests: Sequence[str], stages: list[Stage]) -> None:
     """The eager rest first (it screens the kernels), then the others with its survivors."""
+    if any("inductor" in rest for rest in rests):
+        decider.reserve = COMPILE_SHARE * decider.timer.left
     eager = _eager_stage(decider)
     kept = eager.kept if eager is not None else frozenset[str]()
     if eager is not None and "eager" in rests:

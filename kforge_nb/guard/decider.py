@@ -90,6 +90,8 @@ class Decider:
         """What each rest found, in the order in which they were tried."""
         self.run_seconds = 0.0
         self.compile_reserve = 0.0
+        self.reserve = 0.0
+        """Seconds that measuring leaves to a compile ahead that is still to come."""
 
     def say(self, text: str) -> None:
         """Tell the progress and give Stop a chance."""
@@ -97,8 +99,8 @@ class Decider:
         if self.progress is not None:
             self.progress(text, min(1.0, 1.0 - self.timer.left / self.total))
 
-    def prepare(self, rest: str, kernels: Sequence[Accepted]) -> Model:
-        """Compile and warm up, outside every clock.
+    def prepare(self, rest: str, kernels: Sequence[Accepted], *early: frozenset[str]) -> Model:
+        """Compile and warm up, outside every clock; ``early`` are sets of kernels to try as well.
 
         Raises:
             Unusable: no graph could be recorded, where the rest is to record CUDA graphs.
@@ -108,7 +110,7 @@ class Decider:
         start = time.monotonic()
         base = self._to_record(rest)
         if base is None:
-            model = Model.of(self.calls, kernels, rest, self.pace)
+            model = Model.of(self.calls, kernels, rest, self.pace, early)
         else:
             model = base.recorded(kernels, rest)
         for enabled in (frozenset[str](), frozenset(model.backend.handles)):
@@ -134,7 +136,11 @@ class Decider:
         needed = 0.0 if self._to_record(rest) is not None else self.compile_reserve
         return self.timer.left >= needed
 
-    def compile_ahead(self, rest: str, kept: frozenset[str]) -> None:
+    def part(self, share: float) -> Timer:
+        """A timer over this share of what is left and not kept for a compiler."""
+        return Timer.of(max(0.0, (self.timer.left - self.reserve) * share), self.timer.stop)
+
+    def compile_ahead(self, rest: str, kept: frozenset[str], *more: frozenset[str]) -> None:
         """Fill Inductor's cache from a process that Stop and the time limit can kill.
 
         Raises:
@@ -143,9 +149,10 @@ class Decider:
         """
         if "inductor" not in rest:
             return
+        self.reserve = 0.0
         self.say(f"compiling ahead for rest={rest}, in a process of its own")
         try:
-            why = self.ahead.compile(self.sites, kept, self.timer.part(AHEAD_SHARE))
+            why = self.ahead.compile(self.sites, kept, self.timer.part(AHEAD_SHARE), *more)
         except NotFinished as problem:
             raise Unusable(f"compiling it {problem}") from None
         if why:
@@ -188,7 +195,7 @@ class Decider:
             model.run_timed(kernels)
         samples = interleave(
             {"kernel": lambda: model.run_timed(True), "original": lambda: model.run_timed(False)},
-            self.timer.part(0.2),
+            self.part(0.2),
             rounds=PLACE_ROUNDS,
             rng=self.rng,
             enough=lambda s: all(settled(at_place(s, f)) for f in present),
@@ -217,7 +224,7 @@ class Decider:
                 return
             worse = self._left_out(stage.kept, samples)
             if worse is None and self._loses(stage, empty):
-                worse = self._least(stage.kept)
+                worse = stage.kept if "inductor" in stage.rest else self._least(stage.kept)
             if worse is None:
                 return
             for fingerprint in worse:
@@ -272,7 +279,7 @@ class Decider:
                 stage.peaks = {side: peak_of(side, sample) for side, sample in sides.items()}
                 return interleave(
                     sides,
-                    self.timer.part(0.25),
+                    self.part(0.25),
                     rounds=WHOLE_ROUNDS,
                     least=FEWEST_ROUNDS,
                     rng=self.rng,
@@ -287,7 +294,7 @@ class Decider:
 
     def _affordable(self) -> int:
         """How many kernels can be tried left out in the time of this step."""
-        runs = 0.25 * self.timer.left / max(self.run_seconds, 1e-6) / FEWEST_ROUNDS
+        runs = 0.25 * (self.timer.left - self.reserve) / max(self.run_seconds, 1e-6) / FEWEST_ROUNDS
         return max(0, min(LEFT_OUT, int(runs) - 3))
 
     def _gain(self, fingerprint: str) -> float:
@@ -315,7 +322,11 @@ class Decider:
         return frozenset(found) or None
 
     def _least(self, kept: frozenset[str]) -> frozenset[str]:
-        """What to drop when the whole is not faster: the half that gains least at its places."""
+        """What to drop when the whole is not faster: the half that gains least at its places.
+
+        Under Inductor all go: what they gain at their places in eager says nothing there, and each
+        set of kernels is one more compile, here, where nothing can break it off.
+        """
         order = sorted(kept, key=self._gain)
         return frozenset(order[: (len(order) + 1) // 2])
 
@@ -337,22 +348,20 @@ class Decider:
 
     def other_rest(self, rest: str, kept: frozenset[str]) -> Stage:
         """A rest that fuses: all survivors, or those that beat the compiler alone, or none."""
-        self.compile_ahead(rest, kept)
+        strong = frozenset(f for f in kept if self._beats_compiler(f))
+        self.compile_ahead(rest, kept, strong)
         before = reserved()
-        model = self.prepare(rest, [self.accepted[f] for f in sorted(kept)])
+        model = self.prepare(rest, [self.accepted[f] for f in sorted(kept)], strong)
         held = reserved() - before
         sets = {"all": kept.intersection(model.backend.replaced)}
-        strong = frozenset(f for f in sets["all"] if self._beats_compiler(f))
-        if strong != sets["all"]:
-            sets["strong"] = strong
+        if strong & sets["all"] != sets["all"]:
+            sets["strong"] = strong & sets["all"]
         sides = {name: sample_of(model, chosen) for name, chosen in sets.items()}
         sides["empty"] = sample_of(model, frozenset())
         self.say(f"choosing kernels for rest={rest}")
         for name, side in sides.items():
             one_sample(name, side)
-        samples = interleave(
-            sides, self.timer.part(0.2), rounds=20, least=FEWEST_ROUNDS, rng=self.rng
-        )
+        samples = interleave(sides, self.part(0.2), rounds=20, least=FEWEST_ROUNDS, rng=self.rng)
         found = {n: compare("empty", samples[n], samples["empty"]).ratio for n in sets}
         best = max(found, key=found.__getitem__)
         chosen = sets[best] if found[best] >= 1.0 else frozenset[str]()

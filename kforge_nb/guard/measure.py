@@ -27,7 +27,7 @@ from kforge_nb.workload.collection import quiet_gc
 from kforge_nb.workload.fixed_sizes import compiled
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
     from kforge_nb.guard.accepted import Accepted
     from kforge_nb.workload.calls import ModuleCall
@@ -137,9 +137,13 @@ class Model:
         accepted: Sequence[Accepted],
         rest: str,
         pace: Pace | None = None,
+        early: Iterable[frozenset[str]] = (),
     ) -> Model:
-        """Compile entries for the modules of these calls; nothing runs yet."""
-        backend = SwitchBackend(accepted, rest)
+        """Compile entries for the modules of these calls; nothing runs yet.
+
+        ``early`` are sets of kernels to compile beside all and none, see ``SwitchBackend``.
+        """
+        backend = SwitchBackend(accepted, rest, early)
         model = cls(calls, backend, pace=pace or Pace())
         for module in {id(c.module): c.module for c in calls}.values():
             own = [signature(c.args, c.kwargs) for c in calls if c.module is module]

@@ -121,6 +121,10 @@ class Site:
             return site.timed(*args)
         return site.variant(owner.enabled)(*args)
 
+    def present(self, enabled: frozenset[str]) -> frozenset[str]:
+        """Those of these targets that occur in this graph."""
+        return enabled.intersection(self.replaced)
+
     def graph(self, enabled: frozenset[str]) -> fx.GraphModule:
         """The graph in which only these targets are launches; the others run their original."""
         enabled = enabled.intersection(self.replaced)
@@ -145,7 +149,9 @@ class Site:
         enabled = enabled.intersection(self.replaced)
         if enabled not in self._built:
             compiler = self.owner.compile_rest
-            self._built[enabled] = compiler(self.graph(enabled), self.example_inputs)
+            fuses = "inductor" in self.owner.rest  # and its cache knows the graph that is installed
+            gm = self.only(enabled) if fuses else self.graph(enabled)
+            self._built[enabled] = compiler(gm, self.example_inputs)
         return self._built[enabled]
 
     @property
@@ -185,10 +191,18 @@ class SwitchBackend:
 
     ``enabled`` chooses the variant, ``timing`` the in-place timed one, and ``spy``, if set, is
     called with (site, arguments) instead. ``refused`` says which kernels could not be registered.
-    Several may share what Dynamo compiled for the first of them; ``act`` says which one runs.
+    Several may share what Dynamo compiled for the first of them; ``act`` says which one runs. Sets
+    of kernels that are known ``early`` are compiled while Dynamo is at it, as all and none are:
+    what Inductor compiles later it does not look for in its cache.
     """
 
-    def __init__(self, accepted: Iterable[Accepted], rest: str = "eager") -> None:
+    def __init__(
+        self,
+        accepted: Iterable[Accepted],
+        rest: str = "eager",
+        early: Iterable[frozenset[str]] = (),
+    ) -> None:
+        self.early = tuple(early)
         self.accepted = {kernel.target_fingerprint: kernel for kernel in accepted}
         self.rest = rest
         self.compile_rest = rest_compiler(rest)
@@ -240,7 +254,7 @@ class SwitchBackend:
         site = Site(self, gm, list(example_inputs))
         self.sites.append(site)
         if self.rest != "eager":  # needs Dynamo's context, which is gone at run time
-            for enabled in (frozenset(), frozenset(site.replaced)):
+            for enabled in (frozenset(), frozenset(site.replaced), *self.early):
                 site.variant(enabled)
         return site.run
 

@@ -91,6 +91,33 @@ def test_a_rest_whose_output_is_off_installs_nothing(workload, block, accept, pr
         assert "3.000× eager's own error" in found.reason
 
 
+def test_under_inductor_all_kernels_go_at_once(workload, block, accept, pretended):
+    """A smaller set would be one more compile, which nothing can break off, for no reason."""
+    kernels = accept(block, workload.calls[0].args[0])
+    decider = Decider(workload.calls, kernels, measure.Timer.of(60), None, (), 0)
+    model = decider.prepare("inductor", kernels)
+    stage = steps.Stage("inductor", model, frozenset(decider.accepted))
+    decider.weigh(stage)
+    assert stage.kept == frozenset()
+    (site,) = model.backend.sites
+    assert set(site._built) == {frozenset(), frozenset(decider.accepted)}
+    assert "with all kernels 0.83×" in stage.reasons[kernels[0].target_fingerprint]
+
+
+def test_measuring_leaves_time_to_a_compile_that_is_still_to_come(workload, monkeypatch):
+    """Else Inductor, which comes last and takes longest, would never be decided."""
+    decider = Decider(workload.calls, [], measure.Timer.of(1000), None, (), 0)
+    decider.reserve = 500.0
+    assert 90 < decider.part(0.2).left <= 100
+    asked = []
+    monkeypatch.setattr(
+        decider.ahead, "compile", lambda sites, kept, timer, *more: asked.append(timer.left) or ""
+    )
+    decider.compile_ahead("inductor", frozenset())
+    assert 600 < asked[0] <= 700
+    assert 190 < decider.part(0.2).left <= 200
+
+
 def test_the_registry_keeps_a_kernel_out_of_rests_that_are_faster_without_it():
     """Recordings follow what they record; what was not measured, and old entries, are as ever."""
     evidence = {"rests": {"eager": True, "inductor": False}}
