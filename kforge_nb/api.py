@@ -138,7 +138,7 @@ def resume(
     A run that is done is taken again only after a kernel from a cell has become a winner of it.
 
     Args:
-        run: Name or id of the run, or the run; the newest one where left out.
+        run: Name or id of the run, or the run; left out, the one that :func:`find_run` takes.
         fn: The workload, for the guard's measurements in the model. Without it (and when it is not
             in this process any more) the run ends as interrupted once its search is over, saying
             that it waits for the workload.
@@ -260,10 +260,12 @@ def judge_file(
 
 
 def find_run(run: str | Run | None = None, *, store: str | PathLike[str] | None = None) -> Run:
-    """A handle for a run by name or id, for the newest run, or the handle that was given.
+    """A handle for a run by name or id, or the handle that was given.
 
-    Raises BadInput when there is none; the message lists those that exist.
+    Without a name it is the run that this process began (or went on with) last, so that a notebook
+    never gets another one's; where it has none in this store, the store's newest. Raises BadInput when there is none; the message lists those that exist.
     """
+    from kforge_nb.run import live
     from kforge_nb.run.handle import Run
     from kforge_nb.run.record import Record, open_store, store_folder
     from kforge_nb.run.source import StoreSource
@@ -273,6 +275,9 @@ def find_run(run: str | Run | None = None, *, store: str | PathLike[str] | None 
     if not store_folder(store).is_dir():
         raise BadInput(f"there are no runs in {store_folder(store)}; start one with optimize")
     opened = open_store(store)
+    if run is None and (own := live.latest(opened.path)):
+        kept = {stored["id"] for stored in opened.runs()}
+        run = next((run_id for run_id in own if run_id in kept), None)
     return Run(StoreSource(Record(opened, opened.find_run(run))))
 
 

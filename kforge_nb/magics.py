@@ -7,6 +7,8 @@ purpose is shown as one line, without a traceback.
 
 from __future__ import annotations
 
+import builtins
+import keyword
 import logging
 from collections.abc import Callable
 from datetime import datetime
@@ -28,6 +30,9 @@ __all__ = ["KForge", "KForgeMagics", "load", "unload"]
 
 LANGUAGES = {"cpp": "cpp", "cuda": "cupy_raw", "cuda_extension": "cuda_extension"}
 """What a kernel in a cell may be written in, and the backend that compiles it."""
+
+_LATEST = "default: the latest of this process, else of the store"
+_AS_FILE = "; if it is to be a file: one is written as NAME.kforge.json or as a page NAME.html"
 
 _log = logging.getLogger("kforge_nb")
 
@@ -65,9 +70,7 @@ def _commands() -> dict[str, Command]:
     for name in ("profile", "optimize", "resume"):
         found[name].parser.add_argument("--as", dest="bind", help="bind the result to this name")
     for name in ("status", "stop", "pause", "resume", "wait", "show", "guard", "export", "prompts"):
-        found[name].parser.add_argument(
-            "run", nargs="?", help="name of the run (default: the latest)"
-        )
+        found[name].parser.add_argument("run", nargs="?", help=f"name of the run ({_LATEST})")
     for name, what in {"stop": "end", "pause": "hold", "resume": "go on with"}.items():
         found[name].parser.add_argument(
             "--target",
@@ -91,9 +94,9 @@ def _commands() -> dict[str, Command]:
         metavar="|".join(LANGUAGES),
         help="what the kernel is written in (default: what fits the target's device)",
     )
-    kernel.add_argument("--run", help="name of the run (default: the latest)")
+    kernel.add_argument("--run", help=f"name of the run ({_LATEST})")
     found["answer"].parser.add_argument("id", metavar="ID", help="id of the prompt")
-    found["answer"].parser.add_argument("--run", help="name of the run (default: the latest)")
+    found["answer"].parser.add_argument("--run", help=f"name of the run ({_LATEST})")
     for name in ("backend", "allow_host_code"):
         add_option(kernel, specs[name])
     for name, command in found.items():
@@ -255,9 +258,17 @@ class KForgeMagics(Magics):
         run_name, path = values.get("run"), values.get("path")
         if path is None and run_name is not None and run_name.endswith((".json", ".html")):
             run_name, path = None, run_name
-        run = self._run({**values, "run": run_name})
+        if path is not None and not path.endswith((".json", ".html")):
+            raise BadInput(
+                f"a run is written as NAME.kforge.json or as a page NAME.html, not as {path!r}"
+            )
+        try:
+            run = self._run({**values, "run": run_name})
+        except BadInput as error:
+            hint = "" if path or "." not in str(run_name) else _AS_FILE
+            raise BadInput(f"{error}{hint}") from None
         path = path or f"{run.name}.kforge.json"
-        print(f"wrote {run.save(path, redact=values.get('redact', False))}")
+        print(f"wrote run {run.name} to {run.save(path, redact=values.get('redact', False))}")
 
     def _doctor(self, values: dict[str, Any], _body: str) -> Any:
         from kforge_nb import api
@@ -322,11 +333,21 @@ class KForgeMagics(Magics):
 
         return api.find_run(self._named(values.get("run")), store=values.get("store"))
 
-    @staticmethod
-    def _bind_name(values: dict[str, Any]) -> str | None:
+    def _bind_name(self, values: dict[str, Any]) -> str | None:
+        """The name of ``--as``; BadInput, before anything runs, where it would cost a variable."""
         bind: str | None = values.pop("bind", None)
-        if bind is not None and not bind.isidentifier():
+        if bind is None:
+            return None
+        if not bind.isidentifier() or keyword.iskeyword(bind):
             raise BadInput(f"--as needs a Python name, not {bind!r}")
+        held = self._names.get(bind, getattr(builtins, bind, None))
+        if held is not None and type(held).__module__.partition(".")[0] != "kforge_nb":
+            raise BadInput(
+                f"--as {bind} would replace {bind}, which holds a {type(held).__name__} and no "
+                f"result of kforge; choose another name, or free this one by `del {bind}`"
+                if bind in self._names
+                else f"--as {bind} would hide Python's own {bind}; choose another name"
+            )
         return bind
 
     def _give(self, result: Any, bind: str | None) -> Any:

@@ -21,14 +21,20 @@ __all__ = ["KernelVerdict", "judge_source"]
 
 @dataclass(frozen=True, slots=True)
 class KernelVerdict:
-    """What the judge says about a kernel from a cell, with the cell's own line numbers."""
+    """What the judge says about a kernel from a cell, with the cell's own line numbers.
+
+    ``run`` is the name of the run whose ``target`` it computes.
+    """
 
     target: int
     evaluation: Evaluation
+    run: str
 
     def __repr__(self) -> str:
         found = self.evaluation
-        lines = [f"target {self.target}: {found.verdict}, {cell_lines(found.reason)}"]
+        lines = [
+            f"run {self.run}, target {self.target}: {found.verdict}, {cell_lines(found.reason)}"
+        ]
         if found.verdict is Verdict.COMPILE_FAILED and found.log.strip() != found.reason.strip():
             lines.append(cell_lines(found.log))
         lines += [
@@ -72,14 +78,14 @@ def judge_source(
         _check_parent(record, index, parent)
     handed = Handed(index, candidate_from_cell(source, target, language), parent)
     if conductor is None or not conductor.alive:
-        return KernelVerdict(index, one_more(record, handed, allow_host_code))
+        return KernelVerdict(index, one_more(record, handed, allow_host_code), record.name)
     if language == "cuda_extension" and not conductor.options.allow_host_code:
         raise BadInput(
             f"run {record.name} is searching and was begun without --allow-host-code: wait until "
             f"it has ended (%kforge wait {record.name}), or begin it with that option"
         )
     conductor.control.hand_in(handed)
-    return KernelVerdict(index, handed.result.result())
+    return KernelVerdict(index, handed.result.result(), record.name)
 
 
 def _called(record: Record) -> list[Called]:

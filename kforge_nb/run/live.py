@@ -9,12 +9,13 @@ from __future__ import annotations
 import atexit
 import threading
 from collections import deque
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from kforge_nb.run.conductor import Conductor
 
-__all__ = ["add", "beside", "find", "remembered", "remove", "stop_all"]
+__all__ = ["add", "beside", "find", "latest", "remembered", "remove", "stop_all"]
 
 EXIT_PATIENCE_S = 5.0
 REMEMBERED = 4
@@ -22,6 +23,7 @@ REMEMBERED = 4
 _lock = threading.Lock()
 _live: dict[str, Conductor] = {}
 _ended: deque[Conductor] = deque(maxlen=REMEMBERED)
+_begun: list[tuple[Path, str]] = []
 _registered = False
 
 
@@ -33,6 +35,7 @@ def add(conductor: Conductor) -> None:
             atexit.register(stop_all)
             _registered = True
         _live[conductor.record.id] = conductor
+        _begun.append((conductor.record.store.path, conductor.record.id))
 
 
 def remove(conductor: Conductor) -> None:
@@ -46,6 +49,12 @@ def find(run_id: str) -> Conductor | None:
     """The conductor of a run that is live in this process."""
     with _lock:
         return _live.get(run_id)
+
+
+def latest(store: Path) -> list[str]:
+    """Ids of the runs of a store that began or went on in this process, the latest first."""
+    with _lock:
+        return [run_id for path, run_id in reversed(_begun) if path == store]
 
 
 def remembered(run_id: str) -> Conductor | None:

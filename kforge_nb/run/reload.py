@@ -34,7 +34,7 @@ def target_of(record: Record, index: int) -> Target:
         if row["index"] == index:
             if not row["files"]:
                 why = row["record"].get("state_reason") or "it was skipped"
-                raise BadInput(f"target {index} is not searched by this run: {why}")
+                raise BadInput(f"target {index} is not searched by run {record.name}: {why}")
             return _target(record, row)
     known = [row["index"] for row in record.store.targets(record.id)]
     raise BadInput(f"run {record.name} has no target {index}; it has {known}")

@@ -47,7 +47,7 @@ class GuardSummary:
 
     def _headline(self) -> str:
         total = len(self.document["decisions"])
-        return f"{len(self.installed)} of {total} targets are replaced"
+        return f"run {self.document['name']}: {len(self.installed)} of {total} targets are replaced"
 
     def _decision_rows(self) -> list[list[str]]:
         names = {t["index"]: t["name"] for t in self.document["targets"]}

@@ -70,6 +70,36 @@ def test_as_binds_the_result_and_displays_it(shell, profile, capsys):
 
 
 @pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("model", "model, which holds a SimpleNamespace and no result of kforge"),
+        ("print", "would hide Python's own print"),
+        ("class", "needs a Python name"),
+        ("get_ipython", "holds a method"),
+    ],
+)
+def test_as_takes_no_variable_away(shell, profile, capsys, name, words):
+    """A name that holds something else is refused before the cell runs, and keeps its value."""
+    shell.user_ns["model"] = model = SimpleNamespace()
+    _, err, success = run_cell(shell, capsys, f"%%kforge profile --as {name}\nmodel(x)")
+
+    assert not success
+    assert words in err
+    assert not profile
+    assert shell.user_ns["model"] is model
+
+
+def test_as_takes_over_the_name_of_an_earlier_result(shell, profile, capsys):
+    """The same cell may run again: its own result of before is replaced."""
+    from kforge_nb.run.dry import DryRun
+
+    profile.result = DryRun((), 0, 0.0)
+    for _ in range(2):
+        assert run_cell(shell, capsys, "%%kforge profile --as found\nmodel(x)")[2]
+    assert shell.user_ns["found"] is profile.result
+
+
+@pytest.mark.parametrize(
     ("line", "words"),
     [
         ("", "needs a command: profile, optimize"),
@@ -81,6 +111,7 @@ def test_as_binds_the_result_and_displays_it(shell, profile, capsys):
         ("kernel", "say which target"),
         ("kernel --target 1 --backend cupyraw", "(did you mean 'cupy_raw'?)"),
         ("profile", "nothing to run"),
+        ("export tr out.docx", "NAME.kforge.json or as a page NAME.html, not as 'out.docx'"),
     ],
 )
 def test_a_wrong_line_is_one_message(shell, capsys, line, words):
@@ -323,6 +354,20 @@ def test_a_damaged_store_is_one_message_and_left_alone(shell, capsys, tmp_path):
     assert err.startswith("UsageError: ")
     assert "Traceback" not in err
     assert file.read_bytes() == b"this is no database at all" * 99
+
+
+def test_a_run_is_written_by_its_name_and_only_as_what_can_be_read(shell, capsys, tmp_path):
+    """export says which run it wrote, and what files there are where a name looks like one."""
+    from kforge_nb.run.record import open_store
+
+    with open_store(tmp_path / ".kforge") as store:
+        store.create_run("tr")
+    out, _, _ = run_cell(shell, capsys, "%kforge export unet.html")
+    assert out.startswith("wrote run tr to ")
+    assert (tmp_path / "unet.html").is_file()
+    _, err, _ = run_cell(shell, capsys, "%kforge export nosuch.docx")
+    assert "no run named 'nosuch.docx'" in err
+    assert "NAME.kforge.json or as a page NAME.html" in err
 
 
 def test_the_list_of_runs_has_times_that_people_read(shell, monkeypatch):

@@ -140,6 +140,16 @@ def test_runs_are_found_by_name_id_and_age(stage, finished):
     assert "there are: r" in str(caught.value)
 
 
+def test_without_a_name_the_run_of_this_process_is_meant(stage, finished):
+    """A run that another notebook began later in the same folder is not taken for one's own."""
+    folder = str(stage.store_path)
+    stage.store.create_run("other-notebook")
+
+    assert find_run(store=folder).id == finished.id
+    stage.store.delete_run(finished.id)
+    assert find_run(store=folder).name == "other-notebook"
+
+
 def test_nothing_to_find_is_said(tmp_path):
     """Without a store there is a message instead of a new empty one on disk."""
     with pytest.raises(BadInput) as caught:

@@ -68,7 +68,7 @@ def test_the_guards_report_reads_like_the_view(both):
     """Installed kernels first, the same words for what was shown, and every stranger escaped."""
     run, _ = both
     text = repr(run.guard)
-    assert text.startswith("2 of 4 targets are replaced")
+    assert text.startswith(f"run {run.name}: 2 of 4 targets are replaced")
     assert "no difference shown (0.981 to 1.001)" in text
     assert "rest inductor with kernels (recommended)" in text
     assert "fidelity: 1.00× eager's error. 1 call of the cell" in text
@@ -90,4 +90,4 @@ def test_a_report_before_any_decision_is_no_error(both):
     """While the search goes on there is nothing to tell, and that is told."""
     data = {**both[0].document, "decisions": [], "whole": [], "fidelity": None}
     data["recommendation"] = None
-    assert repr(GuardSummary(data)).startswith("0 of 0 targets are replaced")
+    assert ": 0 of 0 targets are replaced" in repr(GuardSummary(data))
