@@ -263,7 +263,9 @@ def find_run(run: str | Run | None = None, *, store: str | PathLike[str] | None 
     """A handle for a run by name or id, or the handle that was given.
 
     Without a name it is the run that this process began (or went on with) last, so that a notebook
-    never gets another one's; where it has none in this store, the store's newest. Raises BadInput when there is none; the message lists those that exist.
+    never gets another one's; where it has none in this store, the store's newest.
+
+    Raises BadInput when there is none; the message lists those that exist.
     """
     from kforge_nb.run import live
     from kforge_nb.run.handle import Run

@@ -357,7 +357,7 @@ def test_a_damaged_store_is_one_message_and_left_alone(shell, capsys, tmp_path):
 
 
 def test_a_run_is_written_by_its_name_and_only_as_what_can_be_read(shell, capsys, tmp_path):
-    """export says which run it wrote, and what files there are where a name looks like one."""
+    """The command says which run it wrote, and what files there are where a name looks like one."""
     from kforge_nb.run.record import open_store
 
     with open_store(tmp_path / ".kforge") as store:
