@@ -260,6 +260,20 @@ test("the roofline shows this, the others and the machine's limits", async () =>
   expect(panel().textContent).toContain("of 4000.0 GB/s");
 });
 
+test("times of other moments stand on the roofline by their paired ratios", async () => {
+  const run = onGpu();
+  const [best, other] = ["0.5", "0.3"].map((id) => run.nodes.find((node) => node.id === id));
+  Object.assign(best ?? {}, { speedup: 4, ours_us: 2000, eager_us: 8000, compile_us: null }); // on a busy machine
+  Object.assign(other ?? {}, { verdict: "accepted", speedup: 3, ours_us: 500, eager_us: 1800, compile_us: null });
+  await show(run);
+  await choose("0.3");
+  await tab("Timing");
+  const chart = [...panel().querySelectorAll('[role="img"]')].at(-1);
+  const times = [...(chart?.querySelectorAll("g > text") ?? [])].map((text) => text.textContent);
+  expect(times).toEqual(expect.arrayContaining(["this 500 µs", "best 375 µs", "eager 1500 µs"]));
+  expect(panel().textContent).toContain("by the paired ratios");
+});
+
 test("without the machine's limits the roofline is words", async () => {
   const run = example();
   run.device = {};
@@ -305,6 +319,15 @@ test("the judge's tab has seconds, registers and the compiler's log, open where 
   expect(panel().querySelector("table")?.textContent).toContain("64");
   await choose("0.2");
   expect(panel().querySelector("details[open] pre")?.textContent).toContain("was not declared");
+});
+
+test("the judge's total is the sum of its stages, and no stage of its own", async () => {
+  await show(changed({ seconds: { compile: 0.5, wait: 1.25, timing: 0.25, total: 3 } }));
+  await tab("Judge");
+  const marks = [...panel().querySelectorAll(".kforge-marks li")].map((li) => li.textContent);
+  expect(marks).toEqual(["compile 0.50 s", "wait 1.25 s", "timing 0.25 s", "between stages 1.00 s"]);
+  expect(panel().querySelectorAll("rect.stage")).toHaveLength(8);
+  expect(panel().querySelector(".kforge-plot figcaption")?.textContent).toMatch(/^Judged in 3\.0 s/);
 });
 
 test("prompt and answer have a tab where a model was asked, and none else", async () => {

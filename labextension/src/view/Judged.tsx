@@ -5,12 +5,17 @@ import { record } from "./launches";
 
 /** Facts of one level that are told line by line. */
 const LINES = 60;
+/** Beside its stages the judge notes what all took together, which is no stage. */
+const TOTAL = "total";
+/** Seconds that nobody looks for. */
+const LITTLE = 0.05;
 
 export function Judged({ node, details }: { node: Node; details: Details }): JSX.Element {
-  const stages = Object.entries(details.seconds ?? {}).filter(([, s]) => s !== null && s > 0) as [string, number][];
+  const stages = stagesOf(details);
+  const judged = details.seconds?.[TOTAL] ?? null;
   return (
     <>
-      {stages.length > 0 && <Stages stages={stages} whole={node.seconds} />}
+      {stages.length > 0 && <Stages stages={stages} judged={judged} whole={node.seconds} />}
       <Kernels resources={details.resources} />
       <Facts resources={details.resources} />
       {details.log !== "" && (
@@ -28,13 +33,33 @@ export function Judged({ node, details }: { node: Node; details: Details }): JSX
 
 const WIDTH = 480;
 
-function Stages({ stages, whole }: { stages: [string, number][]; whole: number | null }): JSX.Element {
-  const sum = stages.reduce((all, [, seconds]) => all + seconds, 0);
+/** Seconds of each stage, and what of the total lies between them: a stage may wait for its turn. */
+function stagesOf(details: Details): [string, number][] {
+  const { [TOTAL]: total, ...parts } = details.seconds ?? {};
+  const stages = Object.entries(parts).filter((part): part is [string, number] => (part[1] ?? 0) > 0);
+  const between = (total ?? 0) - sumOf(stages);
+  return between > LITTLE && stages.length > 0 ? [...stages, ["between stages", between]] : stages;
+}
+
+function sumOf(stages: readonly [string, number][]): number {
+  return stages.reduce((all, [, seconds]) => all + seconds, 0);
+}
+
+interface StagesProps {
+  stages: readonly [string, number][];
+  judged: number | null;
+  whole: number | null;
+}
+
+function Stages({ stages, judged, whole }: StagesProps): JSX.Element {
+  const sum = sumOf(stages);
+  const took = judged ?? sum;
   let at = 0;
   return (
     <figure class="kforge-plot">
       <figcaption>
-        Judged in {sum.toFixed(1)} s{whole !== null && whole > sum + 0.05 && `, ${whole.toFixed(1)} s with proposing and waiting`}
+        Judged in {took.toFixed(1)} s{sum > took + LITTLE && `, ${sum.toFixed(1)} s of stages, some side by side`}
+        {whole !== null && whole > took + LITTLE && `; ${whole.toFixed(1)} s with proposing and waiting`}
       </figcaption>
       <svg viewBox={`0 0 ${WIDTH} 18`} role="img" aria-label="Seconds of each stage">
         {stages.map(([name, seconds], i) => {

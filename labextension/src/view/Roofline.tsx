@@ -48,7 +48,10 @@ export function Roofline(props: Props): JSX.Element | null {
         Roofline: a call moves at least {megabytes(bytes)} and does {(flops / 1e6).toPrecision(3)} million operations
       </figcaption>
       <Chart points={points} intensity={flops / bytes} flops={flops} limits={limits} />
-      <p class="kforge-note">{words}</p>
+      <p class="kforge-note">
+        {words}
+        {points.length > 1 && " · the other times are this one's, by the paired ratios"}
+      </p>
     </figure>
   );
 }
@@ -64,16 +67,31 @@ function limitsOf(document: RunDocument, target: Target): Limits {
   };
 }
 
-/** This candidate, eager, torch.compile, and the target's best where that is another one. */
-function pointsOf({ node, nodes, target }: Props): Point[] {
-  const best = nodes.find((other) => other.id === target.best);
-  const found: [string, number | null | undefined, string, boolean][] = [
-    ["this", node.ours_us, "good", true],
-    ["best", best?.id === node.id ? null : best?.ours_us, "good", false],
-    ["compile", node.compile_us ?? best?.compile_us, "quiet", false],
-    ["eager", node.eager_us ?? best?.eager_us ?? target.mean_us, "quiet", false],
+/**
+ * This candidate as it was timed, and the others by paired ratios from there: each was timed at a
+ * moment of its own, and a busy machine is slower, so that only ratios compare. What has none is left out.
+ */
+function pointsOf({ node, nodes, target, details }: Props): Point[] {
+  const { ours_us: ours } = node;
+  if (ours === null || ours <= 0) return [];
+  const eager = times(ours, node.speedup);
+  const best = nodes.find((other) => other.id === target.best && other.id !== node.id);
+  const compile = details.timings.find((timing) => timing.against === "compile");
+  const found: [string, number | null, string, boolean][] = [
+    ["this", ours, "good", true],
+    ["best", times(eager, over(1, best?.speedup)), "good", false],
+    ["compile", times(ours, compile?.ratio) ?? times(eager, over(best?.compile_us, best?.eager_us)), "quiet", false],
+    ["eager", eager, "quiet", false],
   ];
-  return found.flatMap(([name, us, tone, ring]) => (us != null && us > 0 ? [{ name, us, tone, ring }] : []));
+  return found.flatMap(([name, us, tone, ring]) => (us !== null && us > 0 ? [{ name, us, tone, ring }] : []));
+}
+
+function times(us: number | null, ratio: number | null | undefined): number | null {
+  return us === null || ratio == null ? null : us * ratio;
+}
+
+function over(part: number | null | undefined, whole: number | null | undefined): number | null {
+  return part == null || !whole ? null : part / whole;
 }
 
 function said(limits: Limits, node: Node, target: Target, details: Details): string {
