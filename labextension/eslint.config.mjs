@@ -23,6 +23,16 @@ export default tseslint.config(
     files: ["build.mjs"],
     languageOptions: { globals: { URL: "readonly", process: "readonly" } },
   },
+  {
+    // The view knows no host: each brings a source (src/source.ts).
+    files: ["src/view/**/*.{ts,tsx}"],
+    rules: {
+      "no-restricted-imports": [
+        "error",
+        { patterns: ["@jupyterlab/*", "@lumino/*", "@codemirror/*", "@anywidget/*", "**/lab/**", "**/read/**", "../widget", "../page", "../mime", "../index"] },
+      ],
+    },
+  },
   // JupyterLab's own rules, for its plugins and for the schemas of their settings.
   ...jupyter.configs.recommended.map((config) =>
     config.files?.includes("**/*.ts")

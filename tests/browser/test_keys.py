@@ -7,6 +7,8 @@ from pathlib import Path
 import nbformat
 import pytest
 
+from tests.browser.accessible import violations
+
 pytestmark = [pytest.mark.browser, pytest.mark.timeout(180)]
 
 EXAMPLE = Path(__file__).parents[1] / "store" / "fixtures" / "example.kforge.json"
@@ -16,7 +18,8 @@ from kforge_nb.view.live import open_view
 
 document = json.load(open({str(EXAMPLE)!r}))
 view = open_view(document["details"].get, lambda asked: None)
-view.publish({{**document, "state": "searching", "whole": []}})
+targets = [{{**target, "state": "searching"}} for target in document["targets"]]
+view.publish({{**document, "state": "searching", "whole": [], "targets": targets}})
 view.display()
 """
 SAVED = f"""
@@ -106,3 +109,11 @@ def test_keys_in_a_view_do_nothing_to_cells_and_control_s_saves(
     notebook.evaluate(f"() => {{ {NOTEBOOK}.context.model.dirty = true; }}")
     notebook.keyboard.press("Control+s")
     eventually(lambda: not notebook.evaluate(f"{NOTEBOOK}.context.model.dirty"), seconds=20)
+
+
+@pytest.mark.parametrize("front_end", ["lab", "notebook7"])
+def test_views_in_a_notebook_are_accessible(looking, front_end):
+    """axe-core finds nothing in a live view, with its buttons and targets at work, or a saved one."""
+    page = looking(front_end)
+    page.locator(".kforge-atwork > summary").click()
+    assert violations(page, ".jp-OutputArea .kforge") == []

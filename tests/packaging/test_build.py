@@ -115,15 +115,6 @@ def test_a_failing_build_says_how_to_go_on(hook):
         hook.npm("run", "build")
 
 
-def test_versions_are_equal():
-    """One version: the package's, which the extension shows as its own."""
-    python = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["version"]
-    extension = json.loads((ROOT / "labextension" / "package.json").read_text())["version"]
-    locked = json.loads((ROOT / "labextension" / "package-lock.json").read_text())["version"]
-
-    assert python == extension == locked
-
-
 def test_the_lock_file_names_no_host():
     """Whoever installs uses the registry that their npm is set up with."""
     lock = json.loads((ROOT / "labextension" / "package-lock.json").read_text())
@@ -174,6 +165,20 @@ def built(tmp_path_factory):
     )
     assert done.returncode == 0, done.stdout + done.stderr
     return out
+
+
+def test_the_version_stands_in_one_place(built):
+    """The extension's package.json has it; the Python packages and npm's lock file follow."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    version = json.loads((ROOT / "labextension" / "package.json").read_text())["version"]
+    locked = json.loads((ROOT / "labextension" / "package-lock.json").read_text())["version"]
+
+    assert project["dynamic"] == ["version"]
+    assert locked == version
+    assert {file.name for file in built.iterdir()} == {
+        f"kforge_nb-{version}.tar.gz",
+        f"kforge_nb-{version}-py3-none-any.whl",
+    }
 
 
 def test_the_wheel_holds_what_runs(built):
