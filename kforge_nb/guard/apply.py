@@ -79,7 +79,7 @@ class Applied:
         left = []
         for call in self.guarded:
             if call.module._compiled_call_impl is call:
-                call.module._compiled_call_impl = _standing(call.before)
+                _put_back(call.module, _standing(call.before))
             else:
                 left.append(
                     f"{_label(call.module)} was compiled again after apply(); that was left alone"
@@ -279,6 +279,14 @@ def _standing(before: Any) -> Any:
     while isinstance(before, GuardedCall) and not (before.owner and before.owner.active):
         before = before.before
     return before
+
+
+def _put_back(module: torch.nn.Module, before: Any) -> None:
+    """What a module's attributes held: none of its own, where its class's None stood there."""
+    if before is None:
+        del module._compiled_call_impl
+    else:
+        module._compiled_call_impl = before
 
 
 def _moved(call: ModuleCall, module: torch.nn.Module) -> ModuleCall:

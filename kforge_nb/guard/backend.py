@@ -7,12 +7,14 @@ something cannot be replaced the graph stays as it is, with the reason in the re
 
 from __future__ import annotations
 
+import weakref
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._guards import TracingContext
+from torch.autograd import forward_ad
 from torch.utils._pytree import tree_leaves
 
 from kforge_nb.errors import BadInput, KForgeError
@@ -108,8 +110,10 @@ class Backend:
             except KForgeError as problem:
                 self.refused[fingerprint] = str(problem)
         self.calls = 0
-        self.codes: set[types.CodeType] = set()
-        self.users: list[GuardedCall] = []
+        # Weak: torch holds a backend for as long as code that it compiled, and what held that code,
+        # or a module, would never be let go of, also after undo().
+        self.codes: weakref.WeakSet[types.CodeType] = weakref.WeakSet()
+        self.users: weakref.WeakSet[GuardedCall] = weakref.WeakSet()
         self.original = 0
         self._turn = -1
         self._others = tuple(others)
@@ -126,10 +130,10 @@ class Backend:
         if gradient_needed(gm, example_inputs):
             report.reasons.append("a gradient is needed: the graph is left unmodified")
             self._look_for_missed(gm, example_inputs, report, gradient=True)
-            return self._counted(self._rest(gm, example_inputs, report), report)
+            return self._counted(self._rest(gm, example_inputs, report), gm, report)
         rewritten = self._rewrite(gm, example_inputs, report)
         self._look_for_missed(gm, example_inputs, report)
-        return self._counted(self._rest(rewritten, example_inputs, report), report)
+        return self._counted(self._rest(rewritten, example_inputs, report), gm, report)
 
     def _give_back(self) -> None:
         """A new graph may come of ``half()`` or ``to()``, and older recordings be of no more use.
@@ -249,10 +253,16 @@ class Backend:
                 found[fingerprint] += graph.calls * sum(reasons.values())
         return found
 
-    def _counted(self, run: Callable[..., Any], report: GraphReport) -> Callable[..., Any]:
+    def _counted(
+        self, run: Callable[..., Any], original: fx.GraphModule, report: GraphReport
+    ) -> Callable[..., Any]:
         def counted(*args: Any) -> Any:
             self.calls += 1
             report.calls += 1
+            if (
+                forward_ad._current_level >= 0
+            ):  # no guard of Dynamo's sees it; kernels lose tangents
+                return original.forward(*args)
             return run(*args)
 
         def counted_as_missed(*args: Any) -> Any:

@@ -59,6 +59,16 @@ def hook_counts(module: torch.nn.Module) -> dict[str, int]:
     return found
 
 
+def _traced() -> bool:
+    """Whether somebody records this call: ``torch.jit.trace``, ``make_fx`` or a fake run."""
+    mode, key = torch._C._get_dispatch_mode, torch._C._TorchDispatchModeKey
+    return (
+        torch._C._get_tracing_state() is not None
+        or mode(key.PROXY) is not None
+        or mode(key.FAKE) is not None
+    )
+
+
 class GuardedCall:
     """Calls a module through the backend; a drop-in for ``module._compiled_call_impl``.
 
@@ -82,7 +92,7 @@ class GuardedCall:
         self.failures = 0
         self.grown, self.untraceable = False, ""
         self.places: dict[str, int] = {}
-        backend.users.append(self)
+        backend.users.add(self)
         self._hooks = hook_counts(module)
         self._hook_id = RemovableHandle.next_id
         self._new_hooks = False
@@ -95,7 +105,7 @@ class GuardedCall:
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module on these arguments; under export and tracing the module's own call."""
-        if torch.compiler.is_compiling() or torch._C._get_tracing_state() is not None:
+        if torch.compiler.is_compiling() or _traced():
             return self.module._call_impl(*args, **kwargs)
         self.calls += 1
         if RemovableHandle.next_id != self._hook_id or self._new_hooks:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from html import escape
 from typing import TYPE_CHECKING
 
-from kforge_nb.profile.text import HEADINGS, cells, rest_cells, summary
+from kforge_nb.profile.text import cells, headings, rest_cells, summary
 
 if TYPE_CHECKING:
     from kforge_nb.profile.table import Profile, Row
@@ -48,7 +48,8 @@ def profile_html(profile: Profile, limit: int = LIMIT) -> str:
     )
     text = escape(summary(profile).removesuffix("; launch-bound"))
     head = "".join(
-        f'<th class="{_side(i)}" scope="col">{escape(h)}</th>' for i, h in enumerate(HEADINGS)
+        f'<th class="{_side(i)}" scope="col">{escape(h)}</th>'
+        for i, h in enumerate(headings(profile))
     )
     body = "".join(_line(row) for row in profile.rows[:limit])
     if profile.rows and profile.everything_else is not None:

@@ -6,7 +6,13 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from kforge_nb.errors import BadInput
-from kforge_nb.profile.believing import BUSY_NOTE, beaten_note, believed
+from kforge_nb.profile.believing import (
+    BUSY_NOTE,
+    LAUNCH_BOUND,
+    beaten_note,
+    believed,
+    crowded_note,
+)
 from kforge_nb.profile.calibration import BUSY_CORES, Calibration, calibrate
 from kforge_nb.profile.cost import compute_dtype, moved_bytes
 from kforge_nb.profile.device import facts, kind_of
@@ -22,8 +28,6 @@ from kforge_nb.workload.capture import Workload, capture_graphs, watch
 from kforge_nb.workload.devices import main_device, memory_told, split_note
 
 __all__ = ["profile"]
-
-LAUNCH_BOUND = 2.0
 
 
 def profile(
@@ -49,7 +53,7 @@ def profile(
     known = facts(device)
     with memory_told("measuring what the device can do"):
         limits = calibrate(device)
-    with memory_told("running the workload again to time it"):
+    with memory_told("running the workload again to time it"), ForeignLoad() as load_whole:
         wall = wall_us(workload)
         busy = device_us(workload)
     if not workload.graphs:
@@ -61,21 +65,20 @@ def profile(
         workload.note(BUSY_NOTE)
     with ForeignLoad() as load:
         found = measure(targets, workload.note, seconds)
-    if load.cores >= BUSY_CORES:
-        workload.note(
-            f"other processes kept {load.cores:.1f} cores busy while the targets were timed: "
-            "take the times as rough"
-        )
+    cores = max(load.cores, load_whole.cores)
+    if crowded := cores >= BUSY_CORES:
+        workload.note(crowded_note(cores))
     least = [_roofline_us(t, m, limits) for t, m in zip(targets, found, strict=True)]
     rows = [_row(t, m, wall, us) for t, m, us in zip(targets, found, least, strict=True)]
-    beaten = sum(row.roofline_us is None and us > 0 for row, us in zip(rows, least, strict=True))
-    if beaten:
-        workload.note(beaten_note(beaten))
+    beaten = [r for r, us in zip(rows, least, strict=True) if r.roofline_us is None and us > 0]
     # By what the table shows of a share: smaller differences are luck, and equal rows keep the
     # order in which the model runs them.
     rows.sort(key=lambda r: -round(r.share or 0.0, 3))
     for index, row in enumerate(rows):
         row.index = index
+    if beaten:
+        told = (f"{row.index} {row.name}" for row in sorted(beaten, key=lambda row: row.index))
+        workload.note(beaten_note(list(told)))
     if busy is None:
         workload.note("the profiler told no device times; those of the targets are taken instead")
         busy = sum((row.mean_us or 0.0) * row.calls for row in rows)
@@ -83,7 +86,7 @@ def profile(
     left = elsewhere((row.share for row in rows), wall, busy)
     if left is not None:
         workload.note(left.note)
-    bound = wall > LAUNCH_BOUND * busy
+    bound = None if crowded else wall > LAUNCH_BOUND * busy
     return Profile(workload, rows, wall, busy, bound, granularity, {**known, **_limits(limits)})
 
 

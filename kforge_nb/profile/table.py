@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from kforge_nb.profile.believing import is_crowded
 from kforge_nb.profile.elsewhere import Elsewhere, elsewhere
 from kforge_nb.targets.target import Granularity, Target, TensorSpec
 
@@ -143,15 +144,15 @@ class Profile:
 
     ``rows`` are sorted by share (by tenths of a percent; equal ones as the model runs them).
     ``wall_us`` and ``device_us`` are microseconds of one run of the workload's module calls;
-    ``launch_bound`` says that the device waits for the host most of the time. ``device`` holds
-    facts and calibrated limits.
+    ``launch_bound`` says that the device waits for the host most of the time; None where nobody
+    knows, since other programs kept the machine busy. ``device`` holds facts and calibrated limits.
     """
 
     workload: Workload
     rows: list[Row]
     wall_us: float
     device_us: float
-    launch_bound: bool
+    launch_bound: bool | None
     granularity: Granularity
     device: dict[str, Any] = field(default_factory=dict)
 
@@ -164,6 +165,11 @@ class Profile:
     def everything_else(self) -> Elsewhere | None:
         """What of a run's time no row has; None where the rows have nearly all of it."""
         return elsewhere((row.share for row in self.rows), self.wall_us, self.device_us)
+
+    @property
+    def rough(self) -> bool:
+        """Whether other programs kept the machine busy, so that shares and ceilings are rough."""
+        return is_crowded(self.notes) or bool(self.device.get("calibrated_busy"))
 
     @property
     def notes(self) -> list[str]:

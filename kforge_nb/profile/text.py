@@ -8,10 +8,19 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from kforge_nb.profile.table import Profile, Row
 
-__all__ = ["HEADINGS", "cells", "profile_text", "rest_cells", "summary", "time_text"]
+__all__ = ["HEADINGS", "cells", "headings", "profile_text", "rest_cells", "summary", "time_text"]
 
 HEADINGS = ("#", "target", "family", "calls", "each", "share", "headroom", "ceiling", "variant")
 LIMIT = 30
+
+
+ROUGH = ("share", "headroom", "ceiling")
+"""Columns that a profile beside other work has only roughly."""
+
+
+def headings(profile: Profile) -> tuple[str, ...]:
+    """The headings, with a word at those columns that are not to be taken as sure."""
+    return tuple(f"{h} (rough)" if profile.rough and h in ROUGH else h for h in HEADINGS)
 
 
 def time_text(us: float | None) -> str:
@@ -58,7 +67,7 @@ def profile_text(profile: Profile, limit: int = LIMIT) -> str:
     lines = [summary(profile), ""]
     shown = profile.rows[:limit]
     rest = [rest_cells(profile)] if profile.everything_else is not None else []
-    lines += _table([HEADINGS, *(cells(row) for row in shown), *rest])
+    lines += _table([headings(profile), *(cells(row) for row in shown), *rest])
     if len(profile.rows) > limit:
         lines.append(f"… and {len(profile.rows) - limit} more in .table")
     if not profile.rows:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from kforge_nb.errors import BadInput
 from kforge_nb.profile.device import kind_of, synchronize
 from kforge_nb.profile.timing import quiet_value
 from kforge_nb.workload.calls import ModuleCall
@@ -24,10 +25,28 @@ def wall_us(workload: Workload, *, seconds: float = 3.0) -> float:
     """Microseconds of all recorded calls of one run: quiet values of replays, times their counts.
 
     Arguments are copied outside the clock. The user's own code between the calls is not in it.
+    A call that cannot be made twice (it uses up an argument) is left out of the workload with a
+    note. Raises BadInput where none is left.
     """
     device = main_device(workload)
     per_call = seconds / len(workload.calls)
-    return sum(call.count * _call_us(call, device, per_call) for call in workload.calls)
+    total = 0.0
+    for call in list(workload.calls):
+        try:
+            total += call.count * _call_us(call, device, per_call)
+        except torch.OutOfMemoryError:
+            raise
+        except Exception as error:
+            workload.calls.remove(call)
+            first = (str(error).strip().splitlines() or [""])[0][:200]
+            told = (
+                f"a second call of {call.module_name} with the same arguments raised "
+                f"{type(error).__name__}: {first}"
+            )
+            if not workload.calls:
+                raise BadInput(f"{told}; measuring needs calls that can be made again") from error
+            workload.note(f"{told}; it is left out")
+    return total
 
 
 def _call_us(call: ModuleCall, device: str, seconds: float) -> float:

@@ -19,6 +19,7 @@ __all__ = [
     "GradState",
     "ModuleCall",
     "RandomState",
+    "WrittenState",
     "fresh",
     "signature",
     "snapshot",
@@ -175,6 +176,31 @@ class ModuleCall:
                     tensor.copy_(value)
 
 
+class WrittenState:
+    """Which parameters and buffers of a module are written to between two moments.
+
+    Inference tensors count no versions: their buffers are compared with copies. That a parameter is
+    one (a model made or loaded under ``inference_mode``) is common, that one is written to is not.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        state = [*module.parameters(), *module.buffers()]
+        self._versions = [(t, t._version) for t in state if not t.is_inference()]
+        self._values = [(t, t.detach().clone()) for t in module.buffers() if t.is_inference()]
+
+    def written(self) -> list[torch.Tensor]:
+        """Those written to since this object was made."""
+        counted = [t for t, version in self._versions if t._version != version]
+        return counted + [t for t, value in self._values if not _same_bits(t, value)]
+
+
+def _same_bits(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Equality in which a NaN is like itself."""
+    return torch.equal(one.nan_to_num(), other.nan_to_num()) and torch.equal(
+        one.isnan(), other.isnan()
+    )
+
+
 def snapshot(value: Any) -> Any:
     """A copy of arguments as they are now, tensors included; parameters are kept as they are."""
     return fresh(value, tensors=True)
@@ -282,6 +308,8 @@ def signature(args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
 
 
 def _sign(value: Any, depth: int) -> Any:
+    if isinstance(value, torch.Tensor) and value.is_nested:  # sizes are tensors, or symbols
+        return ("nested", value.numel(), value.dtype, str(value.device), str(value.layout))
     if isinstance(value, torch.Tensor):
         return (
             "tensor", tuple(value.shape), tuple(value.stride()) if _strided(value) else (),

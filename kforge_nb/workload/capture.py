@@ -8,6 +8,7 @@ interrupts, and make compiled modules of the user recompile; Dynamo never looks 
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,23 +16,28 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.fx import _symbolic_trace
 
 from kforge_nb.errors import BadInput
 from kforge_nb.workload.calls import (
     GradState,
     ModuleCall,
     RandomState,
+    WrittenState,
     signature,
     snapshot,
     tensors_of,
     versions,
 )
+from kforge_nb.workload.devices import main_device
 from kforge_nb.workload.graphs import CapturedGraph, graphs_of
 from kforge_nb.workload.names import name_in
 
 __all__ = ["CapturedGraph", "ModuleCall", "Workload", "capture_graphs", "watch"]
 
 MAX_SIGNATURES = 4
+OUTSIDE_SHARE, OUTSIDE_S = 0.25, 0.02
+"""From which share, and seconds, of its thread's CPU time a cell is told of work outside modules."""
 
 
 @dataclass(eq=False)
@@ -67,13 +73,15 @@ def watch(fn: Callable[[], Any]) -> Workload:
     """
     workload = Workload(fn)
     watcher = _Watcher(workload)
+    start = time.thread_time()
     with watcher.installed():
         workload.result = fn()
-    watcher.report()
+    watcher.report(time.thread_time() - start)
     if not workload.calls:
+        why = "".join(f" ({note})" for note in workload.notes)
         raise BadInput(
             "nothing to optimise: the cell called no torch.nn.Module; call the model in it, "
-            "for example `model(x)`"
+            f"for example `model(x)`{why}"
         )
     return workload
 
@@ -97,12 +105,26 @@ _ORIGINAL_CALL = nn.Module.__call__
 
 
 def _watched_call(module: nn.Module, *args: Any, **kwargs: Any) -> Any:
+    if torch.compiler.is_compiling():
+        # A model that is compiled in the cell keeps this function, and Dynamo traces it: nothing
+        # below this line may be seen by it, now or after the watch.
+        return _ORIGINAL_CALL(module, *args, **kwargs)
     watcher = _WATCHERS.get(threading.get_ident())
     if watcher is None:
         for other in list(_WATCHERS.values()):
             other.elsewhere = True
         return _ORIGINAL_CALL(module, *args, **kwargs)
     return watcher.call(module, args, kwargs)
+
+
+def _with_stand_ins() -> bool:
+    """Whether values here are those of a transform or a tracer, which mean nothing after it."""
+    return (
+        torch._C._functorch.peek_interpreter_stack() is not None
+        or torch._C._get_tracing_state() is not None
+        or _symbolic_trace._is_fx_tracing_flag
+        or torch._C._get_dispatch_mode(torch._C._TorchDispatchModeKey.FAKE) is not None
+    )
 
 
 def _statistics(module: nn.Module, known: list[torch.Tensor]) -> list[torch.Tensor]:
@@ -123,6 +145,7 @@ class _Watcher:
     def __init__(self, workload: Workload) -> None:
         self.workload = workload
         self.depth = 0
+        self.inside_s = 0.0
         self.elsewhere = False
         self.seen: dict[Any, ModuleCall] = {}
         self.signatures: dict[int, int] = {}
@@ -150,24 +173,43 @@ class _Watcher:
 
     def call(self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Run one module call, recording it if it comes from outside."""
-        if self.depth or torch.compiler.is_compiling():
+        if self.depth:
+            return _ORIGINAL_CALL(module, *args, **kwargs)
+        if _with_stand_ins():
+            self.workload.note("modules called under torch.func or by a tracer were not recorded")
             return _ORIGINAL_CALL(module, *args, **kwargs)
         self.depth += 1
+        start = time.thread_time()
         try:
             recorded = self._record(module, args, kwargs)
-            state = [*module.parameters(), *module.buffers()] if recorded.count == 1 else []
-            before, state_before = versions((args, kwargs)), [t._version for t in state]
-            result = _ORIGINAL_CALL(module, *args, **kwargs)
+            state = WrittenState(module) if recorded.count == 1 else None
+            before = versions((args, kwargs))
+            try:
+                result = _ORIGINAL_CALL(module, *args, **kwargs)
+            except BaseException as error:
+                self._take_back(recorded, error)
+                raise
             if recorded.count == 1 and recorded.random is not None and not recorded.random.moved():
                 recorded.random = None
             recorded.writes = recorded.writes or versions((args, kwargs)) != before
-            pairs = zip(state, state_before, strict=True)
-            recorded.written_state += [t for t, v in pairs if t._version != v]
-            if state:
+            if state is not None:
+                recorded.written_state += state.written()
                 recorded.written_state += _statistics(module, recorded.written_state)
             return result
         finally:
+            self.inside_s += time.thread_time() - start  # with what watching costs
             self.depth -= 1
+
+    def _take_back(self, recorded: ModuleCall, error: BaseException) -> None:
+        """A call that raised is none: the cell may have caught the error, a replay would not."""
+        recorded.count -= 1
+        if recorded.count == 0:
+            self.workload.calls.remove(recorded)
+            self.seen = {key: call for key, call in self.seen.items() if call is not recorded}
+            self.signatures[id(recorded.module)] -= 1
+        self.workload.note(
+            f"a call of {recorded.module_name} raised {type(error).__name__} and was left out"
+        )
 
     def _record(
         self, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -193,8 +235,8 @@ class _Watcher:
         self.workload.calls.append(call)
         return call
 
-    def report(self) -> None:
-        """Turn what was left out into notes."""
+    def report(self, seconds: float) -> None:
+        """Turn what was left out into notes; ``seconds`` is what the cell took."""
         for call in {id(c.module): c for c in self.workload.calls}.values():
             more = self.folded.get(id(call.module), 0)
             if more:
@@ -204,6 +246,14 @@ class _Watcher:
                 )
         if self.elsewhere:
             self.workload.note("modules called in other threads were not recorded")
+        outside = seconds - self.inside_s
+        if outside < max(OUTSIDE_SHARE * seconds, OUTSIDE_S) or not self.workload.calls:
+            return
+        if not main_device(self.workload).startswith("cuda"):  # where calls return before they end
+            self.workload.note(
+                f"{outside / seconds:.0%} of the cell's computing was outside module calls, where "
+                "kforge sees nothing (work on tensors is seen if it is in a module's forward)"
+            )
 
 
 def _refuse_meta(module: nn.Module) -> None:

@@ -33,7 +33,8 @@ class Copier:
         # from the user's own, so that what was compiled for one is compiled again for the other.
         with torch.inference_mode(tensor.is_inference()):
             source = tensor.detach()
-            shared = source.layout is torch.strided and self._sharing[_key(tensor)] > 1
+            plain = source.layout is torch.strided and not source.is_nested
+            shared = plain and self._sharing[_key(tensor)] > 1
             result = self._on_shared(source) if shared else compact_copy(source)
             if tensor.requires_grad:
                 result.requires_grad_()
@@ -60,7 +61,7 @@ def _key(tensor: torch.Tensor) -> int:
 
 def compact_copy(source: torch.Tensor) -> torch.Tensor:
     """A copy with the same sizes and strides that holds no more than the tensor reaches over."""
-    if source.layout is not torch.strided or source.numel() == 0:
+    if source.is_nested or source.layout is not torch.strided or source.numel() == 0:
         return source.clone()
     pairs = zip(source.shape, source.stride(), strict=True)
     extent = 1 + sum((n - 1) * s for n, s in pairs)

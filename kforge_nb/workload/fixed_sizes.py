@@ -1,10 +1,14 @@
-"""``torch.compile`` for this package: ``dynamic=False`` in several threads at once.
+"""``torch.compile`` for this package: ``dynamic=False`` in several threads at once, and no leak.
 
 ``torch.compile(…, dynamic=False)`` changes two settings of Dynamo on the way into each call, and
 puts back on the way out what it found. Where settings are one for the process (torch 2.11; in 2.13
 each thread has its own), a call that begins while another thread is inside finds the changed ones
 and leaves them behind: from then on sizes never turn symbolic, and every new shape is a compile of
 its own until the recompile limit. Here the last call out puts back what the first one found.
+
+Torch also keeps every backend that was ever given to it, to call its ``reset`` on
+``torch._dynamo.reset()``. Ours have none, and hold graphs with a model's weights: they are taken
+off that list, so that a model that was profiled, or applied to and undone, can be freed.
 """
 
 from __future__ import annotations
@@ -30,9 +34,12 @@ def compiled(
     fullgraph: bool = False,
 ) -> Callable[..., Any]:
     """As ``torch.compile(entry, backend=backend, dynamic=dynamic, fullgraph=fullgraph)``."""
-    if dynamic is not False or _settings_per_thread():
-        return torch.compile(entry, backend=backend, dynamic=dynamic, fullgraph=fullgraph)
-    inner: Callable[..., Any] = torch.compile(entry, backend=backend, fullgraph=fullgraph)
+    plain = dynamic is not False or _settings_per_thread()
+    known: dict[str, Any] = {"dynamic": dynamic} if plain else {}
+    inner: Callable[..., Any] = torch.compile(entry, backend=backend, fullgraph=fullgraph, **known)
+    _let_go(backend)
+    if plain:
+        return inner
 
     @functools.wraps(entry)
     def fixed(*args: Any, **kwargs: Any) -> Any:
@@ -40,6 +47,14 @@ def compiled(
             return inner(*args, **kwargs)
 
     return fixed
+
+
+def _let_go(backend: Callable[..., Any]) -> None:
+    """Take a backend, or torch's wrapper around it, off the list of those that torch keeps."""
+    kept: dict[int, Any] = torch._dynamo.eval_frame.cached_backends
+    for key, value in list(kept.items()):
+        if value is backend or getattr(value, "compiler_fn", None) is backend:
+            del kept[key]
 
 
 @functools.cache

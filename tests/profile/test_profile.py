@@ -12,11 +12,13 @@ import torch
 from torch import nn
 
 from kforge_nb.errors import BadInput
+from kforge_nb.profile.believing import is_crowded
 from kforge_nb.profile.cost import flops_of, moved_bytes
 from kforge_nb.profile.elsewhere import elsewhere
 from kforge_nb.profile.measuring import Measured
 from kforge_nb.profile.profile import profile
 from kforge_nb.profile.table import Profile, Row
+from kforge_nb.profile.timing import ForeignLoad
 from kforge_nb.targets.inputs import CapturedInputs
 from tests.helpers import make_target
 
@@ -87,6 +89,28 @@ def test_every_granularity_gives_a_profile(calibrated, granularity):
     assert ("gelu" in names) == (granularity == "op")
     assert ("gelu·mul" in names) == (granularity == "region")
     assert {row.granularity for row in found.rows} == {granularity}
+
+
+class UsesUp(torch.nn.Module):
+    """Takes its input from an iterator: a second call with the same arguments finds nothing."""
+
+    def forward(self, source):
+        return torch.relu(next(source))
+
+
+def test_a_call_that_cannot_be_repeated_is_told_and_the_others_come():
+    """What is used up by one call is a note; where nothing else is left, one clear message."""
+    once, model, x = UsesUp(), torch.nn.Softmax(-1), torch.randn(64, 64)
+
+    def source():
+        yield x
+
+    with torch.no_grad():
+        found = profile(lambda: (once(source()), model(x)), seconds=0.2)
+        assert [row.target.family for row in found.rows] == ["softmax"]
+        assert any("second call of once" in n and "StopIteration" in n for n in found.notes)
+        with pytest.raises(BadInput, match=r"second call of once.*can be made again"):
+            profile(lambda: once(source()), seconds=0.2)
 
 
 def test_an_unknown_granularity_is_refused_before_the_cell_runs(calibrated):
@@ -201,6 +225,27 @@ def test_a_launch_bound_workload_is_flagged(profiled):
     assert "launch-bound" in waiting._repr_html_()
 
 
+@pytest.mark.parametrize("cores", [0.0, 1.7])
+def test_a_profile_beside_other_work_claims_nothing_as_sure(calibrated, monkeypatch, cores):
+    """Times of a busy moment say nothing about launches, and their shares are called rough."""
+
+    class Load(ForeignLoad):
+        def __exit__(self, *_):
+            self.cores = cores
+
+    monkeypatch.setattr("kforge_nb.profile.profile.ForeignLoad", Load)
+    monkeypatch.setattr("kforge_nb.profile.profile.device_us", lambda _workload: 1e-3)
+    model, x = nn.Softmax(-1), torch.randn(64, 256)
+    with torch.no_grad():
+        found = profile(lambda: model(x), seconds=0.05)
+    assert found.to_document()["workload"]["launch_bound"] is (None if cores else True)
+    assert is_crowded(found.notes) is bool(cores)
+    assert ("1.7 cores busy" in repr(found)) is bool(cores)
+    for text in (repr(found), found._repr_html_()):
+        assert ("share (rough)" in text) is ("ceiling (rough)" in text) is bool(cores)
+        assert ("launch-bound" in text.split("note:")[0].split("<ul>")[0]) is not bool(cores)
+
+
 def test_bytes_count_broadcast_axes_once_and_elements_are_operations():
     """An expanded bias is read once; each element-wise operator costs one operation an element."""
     x, bias = torch.randn(8, 16), torch.randn(16).expand(8, 16)
@@ -230,7 +275,7 @@ def test_an_impossible_roofline_is_not_shown_as_a_fact(monkeypatch, limits):
         found = profile(lambda: model(x), seconds=0.05)
     (row,) = found.rows
     assert (row.roofline_us, row.headroom, row.ceiling) == (None, None, None)
-    assert any("faster than the roofline" in note for note in found.notes)
+    assert any("faster than the roofline" in n and ": 0 softmax (" in n for n in found.notes)
     assert any("busy while its limits were measured" in note for note in found.notes)
     assert found.to_document()["device"]["calibrated_busy"] is True
 

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import gc
 import logging
 import threading
 import types
+import weakref
 
 import pytest
 import torch
 from torch import nn
 
 from kforge_nb.errors import BadInput
-from kforge_nb.workload import calls
+from kforge_nb.workload import calls, capture
 from kforge_nb.workload.capture import MAX_SIGNATURES, watch
 
 ORIGINAL_CALL = nn.Module.__call__
@@ -184,7 +186,7 @@ def test_a_cell_that_raises_keeps_its_exception_and_the_watch_ends(error):
 
 
 def test_a_module_that_raises_does_not_shift_the_depth():
-    """After an exception inside a module, later calls still count as outermost."""
+    """After an exception inside a module, later calls still count as outermost; it is left out."""
 
     class Fails(nn.Module):
         def forward(self, x):
@@ -197,7 +199,124 @@ def test_a_module_that_raises_does_not_shift_the_depth():
             fails(torch.ones(1))
         return works(torch.ones(1))
 
-    assert [c.module for c in watch(cell).calls] == [fails, works]
+    workload = watch(cell)
+    assert [c.module for c in workload.calls] == [works]
+    assert workload.notes[0] == "a call of fails raised RuntimeError and was left out"
+
+
+def test_a_call_that_raises_after_others_keeps_the_others():
+    """Two calls of one signature, the second of which fails: one call is left, not none."""
+
+    class FailsLater(nn.Module):
+        made = 0
+
+        def forward(self, x):
+            self.made += 1
+            if self.made == 2:
+                raise RuntimeError("the second time")
+            return x
+
+    module, x = FailsLater(), torch.ones(1)
+
+    def cell():
+        module(x)
+        with pytest.raises(RuntimeError, match="second"):
+            module(x)
+
+    workload = watch(cell)
+    assert [c.count for c in workload.calls] == [1]
+    assert "RuntimeError" in workload.notes[0]
+
+
+def test_a_model_compiled_in_the_cell_stays_whole():
+    """``torch.compile(..., fullgraph=True)`` in a watched cell works there and ever after."""
+    model, x, kept = Scaled().eval(), torch.randn(2, 4), []
+    torch._dynamo.reset()
+
+    def cell():
+        kept.append(torch.compile(model, backend="eager", fullgraph=True))
+        return kept[0](x)
+
+    with torch.no_grad():
+        workload = watch(cell)
+        assert torch.equal(workload.result, model(x))
+        assert torch.equal(kept[0](x), model(x))
+        kept[0](torch.randn(3, 4))  # compiled anew, when the watch is over
+    assert len(workload.calls) == 1
+    torch._dynamo.reset()
+
+
+def test_stand_ins_of_transforms_are_not_recorded():
+    """What vmap and tracers hand to a module means nothing after them: the call is only told of."""
+    model, x = nn.Linear(4, 4), torch.randn(3, 4)
+    with torch.no_grad():
+        workload = watch(
+            lambda: (torch.vmap(model)(x), torch.jit.trace(model, x, check_trace=False), model(x))
+        )
+        assert [c.count for c in workload.calls] == [1]
+        assert torch.equal(workload.calls[0].run(), model(x))
+    assert workload.notes[0] == "modules called under torch.func or by a tracer were not recorded"
+    with pytest.raises(BadInput, match=r"called no torch.nn.Module.*under torch.func"):
+        watch(lambda: torch.vmap(model)(x))
+
+
+def test_a_model_made_under_inference_mode():
+    """Its parameters count no versions; a buffer that it writes to is put back all the same."""
+
+    class Counts(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.inner = nn.Linear(4, 4)
+            self.register_buffer("calls", torch.tensor([0.0, float("nan")]))
+            self.register_buffer("still", torch.tensor([1.0, float("nan")]))
+
+        def forward(self, x):
+            self.calls[0] += 1
+            return self.inner(x) + self.calls[0]
+
+    with torch.inference_mode():
+        model, x = Counts(), torch.randn(2, 4)
+        workload = watch(lambda: model(x))
+    call = workload.calls[0]
+    assert [id(t) for t in call.written_state] == [id(model.calls)]
+    assert torch.equal(call.run(), call.run())
+    assert model.calls[0] == 1
+
+
+def test_nested_tensors_are_arguments_like_others():
+    """Nested tensors have no plain sizes; they are copied and told apart all the same."""
+    model = nn.Linear(4, 4)
+    parts = [torch.randn(3, 4), torch.randn(5, 4)]
+    with torch.no_grad():
+        for layout in (torch.strided, torch.jagged):
+            x = torch.nested.nested_tensor(parts, layout=layout)
+            workload = watch(lambda x=x: model(x))
+            assert workload.calls[0].args[0] is not x
+            again = workload.calls[0].run()
+            for one, part in zip(again.unbind(), parts, strict=True):
+                torch.testing.assert_close(one, model(part))
+
+
+def test_time_outside_module_calls_is_told(monkeypatch):
+    """A cell whose functional code takes as long as its module says so; a short one does not."""
+    now = [0.0]
+    monkeypatch.setattr(capture.time, "thread_time", lambda: now[0])
+
+    class Takes(nn.Module):
+        def forward(self, x, seconds):
+            now[0] += seconds
+            return x
+
+    module, x = Takes(), torch.ones(1)
+
+    def cell(outside, inside):
+        module(x, inside)
+        now[0] += outside
+
+    assert watch(lambda: cell(0.1, 1.0)).notes == []
+    assert watch(lambda: cell(0.01, 0.01)).notes == []
+    (note,) = watch(lambda: cell(1.0, 1.0)).notes
+    assert note.startswith("50% of the cell's computing was outside module calls")
 
 
 def test_a_cell_without_a_module_call_is_told_what_to_do():
@@ -242,6 +361,21 @@ class Holder:
 
     def __init__(self, inside: object) -> None:
         self.inside = inside
+
+
+def test_a_profiled_model_can_be_freed():
+    """Torch keeps every backend it was given: what was traced must not hold the model's weights."""
+
+    def profiled():
+        model, x = nn.Sequential(nn.Linear(4, 4), nn.Softmax(-1)).eval(), torch.randn(2, 4)
+        with torch.no_grad():
+            assert capture.capture_graphs(watch(lambda: model(x))).graphs
+        return weakref.ref(model), weakref.ref(model[0].weight)
+
+    model, weight = profiled()
+    gc.collect()
+    assert model() is None
+    assert weight() is None
 
 
 def test_arguments_are_not_searched_through_a_whole_program():
