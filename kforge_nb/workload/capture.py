@@ -37,7 +37,7 @@ __all__ = ["CapturedGraph", "ModuleCall", "Workload", "capture_graphs", "watch"]
 
 MAX_SIGNATURES = 4
 OUTSIDE_SHARE, OUTSIDE_S = 0.25, 0.02
-"""From which share, and seconds, of its thread's CPU time a cell is told of work outside modules."""
+"""From which share and seconds of its CPU time a cell is told of work outside modules."""
 
 
 @dataclass(eq=False)
