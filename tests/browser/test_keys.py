@@ -113,7 +113,7 @@ def test_keys_in_a_view_do_nothing_to_cells_and_control_s_saves(
 
 @pytest.mark.parametrize("front_end", ["lab", "notebook7"])
 def test_views_in_a_notebook_are_accessible(looking, front_end):
-    """axe-core finds nothing in a live view, with its buttons and targets at work, or a saved one."""
+    """axe-core finds nothing in a live view, with buttons and targets at work, or a saved one."""
     page = looking(front_end)
     page.locator(".kforge-atwork > summary").click()
     assert violations(page, ".jp-OutputArea .kforge") == []

@@ -27,6 +27,16 @@ def test_links_resolve(page):
     assert [link for link in links if not (page.parent / link).exists()] == []
 
 
+def test_every_picture_is_shown():
+    """A picture that no page shows is kept up to date for nobody."""
+    links = {page.parent / link for page in PAGES for link in LINK.findall(page.read_text())}
+    shown = {link.resolve() for link in links}
+    pictures = set((ROOT / "docs" / "images").iterdir())
+
+    assert pictures
+    assert pictures - shown == set()
+
+
 def test_every_decision_is_in_the_index():
     """A page under docs/decisions that the index does not list is found by nobody."""
     folder = ROOT / "docs" / "decisions"
