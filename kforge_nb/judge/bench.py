@@ -418,6 +418,8 @@ class Bench:
                     gross = found.excess > _GROSS
                     verdict = Verdict.SUSPICIOUS if gross else Verdict.WRONG
                     raise Ended(verdict, words, mismatches=found.worst)
+        session.probes.clear()  # they may lie in the device's memory
+        session.noted.clear()
 
     def _screened(self, session: Session) -> list[Probe]:
         """Of the outputs kept for a quick look those to check: a few, the furthest off first."""

@@ -170,9 +170,27 @@ def test_the_parts_of_a_timing_are_told_beside_it(bench):
     assert stages <= found.seconds["total"]
 
 
+def test_what_was_looked_at_is_let_go(bench, place, monkeypatch):
+    """It may fill the device: a session that waits for others keeps none of it."""
+    kept, time = [], place.time
+
+    def timed(*arguments):
+        session, figures = time(*arguments)
+        kept.append((session, len(session.probes), len(session.noted)))
+        return session, figures
+
+    monkeypatch.setattr(place, "time", timed)
+    assert bench.evaluate(GOOD).verdict is Verdict.ACCEPTED
+    ((session, probes, noted),) = kept
+    assert probes >= 1
+    assert noted >= 1
+    assert session.probes == session.noted == []
+
+
 def test_a_confirmation_has_its_processes_made_at_once(bench, place, monkeypatch):
     """As many as it needs at least are under way before the first is asked for, and no more."""
     monkeypatch.setattr(benches, "CONFIRM", Plan(seconds=0.3, narrow=0.5, pairs=10))
+    monkeypatch.setattr(place, "memory", 64 << 30)
     place._spares.drop(id(bench._slots))
     made, make, take = [], place._runner, place._spares.take
     ready: list[int] = []
@@ -195,6 +213,9 @@ def test_a_confirmation_has_its_processes_made_at_once(bench, place, monkeypatch
     assert ready == [3, 2, 1]
     assert len(place._spares.waiting()) == 1
     assert len(made) == 4
+    monkeypatch.setattr(place, "memory", 8 << 30)
+    place.ahead(bench.target, bench._slots, 3.0, 3)
+    assert len(place._spares.waiting()) == 1
 
 
 BAD = {

@@ -177,7 +177,7 @@ def test_bytes_and_exchanges_of_a_session_are_bounded(inputs, monkeypatch):
     assert pairs == MIN_PAIRS
     assert _copied(ours) == _copied(against)
     assert len(_copied(ours)) == pairs
-    assert all((1 << 18) <= count < 1.1 * (1 << 20) for count in _copied(ours))
+    assert all((1 << 18) <= count < 1.3 * (1 << 20) for count in _copied(ours))  # gaps too
     for side in (ours, against):
         kinds = [entry[0] for entry in side.log]
         assert kinds.count("upload") == 1

@@ -124,10 +124,7 @@ class CudaRunner(RunnerHandle):
 
     def bind(self, binding: CudaBinding) -> None:
         """Check the launches and take the device memory; sets ``occupancy`` (blocks, by launch)."""
-        limit = (
-            self._limits.start_seconds + self._limits.call_seconds
-        )  # nothing of a candidate runs
-        self._ask(CudaOp.BIND, payload=pack_binding(binding), seconds=limit)
+        self._ask(CudaOp.BIND, payload=pack_binding(binding), seconds=self._copying)
         self.occupancy = unpack_occupancy(self._page(), len(binding.launches))
 
     def run(self, laid_out: bool = False) -> float:
@@ -144,13 +141,19 @@ class CudaRunner(RunnerHandle):
         self.touched_at = int(reply.text) if changed else -1
         return wall
 
+    @property
+    def _copying(self) -> float:
+        """Seconds for what is done while nothing of a candidate runs."""
+        return self._limits.start_seconds + self._limits.call_seconds
+
     def upload(self, first: int, slots: int) -> None:
         """Timed slots from the shared region to the device; outside of any clock."""
-        self._ask(CudaOp.UPLOAD, first, slots)
+        self._ask(CudaOp.UPLOAD, first, slots, seconds=self._copying)
 
     def refresh(self, stretches: Sequence[tuple[int, int]]) -> None:
         """Parts of the timed slots, as (offset, bytes) in the shared region, to the device."""
-        self._ask(CudaOp.UPLOAD, 0, len(stretches), payload=pack_stretches(stretches))
+        payload = pack_stretches(stretches)
+        self._ask(CudaOp.UPLOAD, 0, len(stretches), payload, seconds=self._copying)
 
     def ready(self) -> None:
         """Wait until the driver has started; raises MissingTool where it does not."""

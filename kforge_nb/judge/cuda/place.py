@@ -57,6 +57,7 @@ DEVICES: dict[str, Cores] = {}
 """Who may use each device, by its torch name; one lock a device for the whole process."""
 _MAKING = threading.Lock()
 
+_ROOMY = 16 << 30  # bytes of a device on which a few contexts may wait
 _CASE_MEMORY = 8 << 30  # of all input sets together with their expected values
 _ROOM = 0.25  # of the free device memory, for what is kept there
 _MOST_SLOTS = 64
@@ -228,8 +229,12 @@ class CudaPlace:
         return loaded
 
     def ahead(self, target: Target, timed: TimedInputs, limit: float, count: int) -> None:
-        """Have so many runners made at once, side by side: a confirmation needs them all."""
-        self._spares.make(id(timed), self._maker(target, timed, limit), count)
+        """Have so many runners made at once, side by side: a confirmation needs them all.
+
+        Contexts that wait take memory; a small device has one at a time.
+        """
+        room = count if self.memory >= _ROOMY else 1
+        self._spares.make(id(timed), self._maker(target, timed, limit), room)
 
     def _maker(
         self, target: Target, timed: TimedInputs, limit: float
