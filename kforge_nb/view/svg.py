@@ -31,13 +31,18 @@ FRAME = (
 
 
 def shown_target(document: Document, index: int | None = None) -> Mapping[str, Any] | None:
-    """The target to draw: the one asked for, else the largest with a best candidate, or tried."""
+    """The target to draw: the one asked for, else the largest won, with a best one, or tried."""
     if index is not None:
         return next((t for t in document["targets"] if t["index"] == index), None)
     tried = {node["target"] for node in document["nodes"]}
+    accepted = {node["id"] for node in document["nodes"] if node["verdict"] == "accepted"}
     ranked = sorted(document["targets"], key=lambda t: -(t["share"] or 0.0))
-    won = (t for t in ranked if t["best"] is not None)
-    return next(won, next((t for t in ranked if t["index"] in tried), None))
+    ways = (
+        [t for t in ranked if t["best"] in accepted],
+        [t for t in ranked if t["best"] is not None],
+        [t for t in ranked if t["index"] in tried],
+    )
+    return next((found[0] for found in ways if found), None)
 
 
 def to_svg(document: Document, target: int | None = None) -> str:

@@ -216,7 +216,7 @@ test("of 2,000 candidates only those near the frame are in the page, and dots wh
 test("only the way to an accepted best looks like success, and a wrong parent on it does not", async () => {
   const way = (kind: string): string => host.querySelector(`[role="tree"] .kforge-edge.${kind}`)?.getAttribute("d") ?? "";
   const steps = (kind: string): number => way(kind).split("M").length - 1;
-  const run = example();
+  const run = { ...example(), targets: example().targets.slice(0, 1) };
   const judge = (id: string, verdict: "wrong" | "undecided"): RunDocument => ({
     ...run,
     nodes: run.nodes.map((node) => (node.id === id ? { ...node, verdict } : node)),
@@ -244,6 +244,15 @@ test("before anything was tried the tree of a target that will be searched is sh
   expect(host.textContent).toContain("Search tree of 2 larger");
   await next({ ...run, state: "searching", nodes: run.nodes.filter((node) => node.target === 1), targets });
   expect(host.textContent).toContain(`Search tree of 1 ${second.name}`);
+});
+
+test("a target that something was accepted for is shown before a larger one where nothing was", async () => {
+  const run = example();
+  const [, second] = run.targets;
+  const nodes = run.nodes.map((node) => (node.target === 0 ? { ...node, verdict: "undecided" as const } : node));
+  const { source } = growing({ ...run, nodes });
+  await show(source);
+  expect(host.textContent).toContain(`Search tree of 1 ${second?.name ?? ""}`);
 });
 
 test("the main line alone leaves the way to the best and what hangs from it", async () => {

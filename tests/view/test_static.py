@@ -75,6 +75,15 @@ def test_svg_is_well_formed_and_draws_each_candidate(document):
     assert to_svg(document, target=99) == ""
 
 
+def test_the_tree_drawn_is_of_a_target_that_was_won(document):
+    """A larger target whose best candidate is undecided stands back."""
+    nodes = [{**n, "verdict": "undecided"} if n["target"] == 0 else n for n in document["nodes"]]
+
+    assert f"Search tree of {document['targets'][0]['name']}:" in to_svg(document)
+    second = document["targets"][1]["name"]
+    assert f"Search tree of {second}:" in to_svg({**document, "nodes": nodes})
+
+
 def test_svg_survives_a_chain_of_thousands(document):
     """Depth is bounded by nothing but memory, and a loop of parents ends."""
     node = document["nodes"][0]

@@ -74,13 +74,16 @@ export function App({ source }: { source: RunSource }): JSX.Element {
 }
 
 /**
- * The target to show before anyone has chosen: one with a best candidate, one that was searched, one
- * that will be, any; of several the one that takes most time. `kforge_nb/view/svg.py` draws the same.
+ * The target to show before anyone has chosen: one with an accepted candidate, one with any that is
+ * the best so far, one that was searched, one that will be, any; of several the one that takes most
+ * time. `kforge_nb/view/svg.py` draws the same.
  */
 function firstOfInterest({ nodes, targets }: RunDocument): RunDocument["targets"][number] | undefined {
   const tried = new Set(nodes.map((n) => n.target));
+  const accepted = new Set(nodes.filter((n) => n.verdict === "accepted").map((n) => n.id));
   const ranked = [...targets].sort((a, b) => (b.share ?? 0) - (a.share ?? 0));
   return (
+    ranked.find((t) => t.best !== null && accepted.has(t.best)) ??
     ranked.find((t) => t.best !== null) ??
     ranked.find((t) => tried.has(t.index)) ??
     ranked.find((t) => t.state === "searching" || t.state === "waiting") ??

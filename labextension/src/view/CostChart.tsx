@@ -4,20 +4,23 @@ import { useEffect, useRef, useState } from "preact/hooks";
 import { headline } from "./derive";
 import type { RunDocument } from "./document";
 import * as format from "./format";
+import { rough } from "./profiled";
 import { round, steps } from "./ticks";
 import type { Spot, Uniform, Unit } from "./worth";
 
 const WIDEST = 600;
 const NARROWEST = 300;
 const HEIGHT = 220;
+/** Least room for the words of the axis, which take what they need. */
 const LEFT = 40;
 const RIGHT = 118;
 const TOP = 28;
 const BOTTOM = 24;
 /** Words nearer than this are moved apart. */
 const APART = 13;
-/** Width of a letter, about. */
+/** Width of a letter, about; of a figure with its sign, at most. */
 const LETTER = 6;
+const DIGIT = 8;
 /** Room that the words at the dashed line take. */
 const WORDS = 140;
 
@@ -37,10 +40,12 @@ export function CostChart({ document, spots, equal, unit }: Props): JSX.Element 
   const end = Math.max(...spots.map((s) => s[unit]), ...others.map((s) => s[unit]), 1e-9);
   const [low, high] = [Math.min(1, measured ?? 1), Math.max(1.02, gain, measured ?? 1)];
   const right = width - RIGHT;
-  const x = (value: number): number => LEFT + (value / end) * (right - LEFT);
+  const marks = round(low, high, 4).map((value) => ({ value, text: `${Number(value.toPrecision(6))}×` }));
+  const left = Math.max(LEFT, ...marks.map(({ text }) => text.length * DIGIT + 8));
+  const x = (value: number): number => left + (value / end) * (right - left);
   const y = (value: number): number => HEIGHT - BOTTOM - ((value - low) / (high - low)) * (HEIGHT - TOP - BOTTOM);
   const labels = [
-    { text: `${format.ratio(gain)} expected`, at: y(gain), kind: "gain" },
+    { text: `${format.about(format.ratio(gain), rough(document) !== "")} expected`, at: y(gain), kind: "gain" },
     ...(measured === null ? [] : [{ text: `${format.ratio(measured)} measured`, at: y(measured), kind: "measured" }]),
   ];
   return (
@@ -51,8 +56,8 @@ export function CostChart({ document, spots, equal, unit }: Props): JSX.Element 
       role="img"
       aria-label={`Expected gain ${format.ratio(gain)} after ${worded(unit, final?.[unit] ?? 0)}`}
     >
-      <Axes x={x} y={y} right={right} end={end} low={low} high={high} unit={unit} />
-      {measured !== null && <path class="measured" d={`M${LEFT} ${y(measured)}H${right}`} />}
+      <Axes x={x} y={y} right={right} end={end} marks={marks} unit={unit} />
+      {measured !== null && <path class="measured" d={`M${left} ${y(measured)}H${right}`} />}
       {others.length > 1 && <path class="equal" d={stairs(others, unit, x, y)} />}
       <path class="gain" d={stairs(spots, unit, x, y)} />
       {others.length > 1 && <EqualLabel spots={others} unit={unit} x={x} y={y} right={right} />}
@@ -90,19 +95,19 @@ interface AxesProps {
   y: Scale;
   right: number;
   end: number;
-  low: number;
-  high: number;
+  marks: { value: number; text: string }[];
   unit: Unit;
 }
 
-function Axes({ x, y, right, end, low, high, unit }: AxesProps): JSX.Element {
+function Axes({ x, y, right, end, marks, unit }: AxesProps): JSX.Element {
+  const left = x(0);
   return (
     <g class="axis">
-      {round(low, high, 4).map((value) => (
+      {marks.map(({ value, text }) => (
         <g key={value}>
-          <path d={`M${LEFT} ${y(value)}H${right}`} />
-          <text x={LEFT - 6} y={y(value) + 4} text-anchor="end">
-            {`${Number(value.toPrecision(6))}×`}
+          <path d={`M${left} ${y(value)}H${right}`} />
+          <text x={left - 6} y={y(value) + 4} text-anchor="end">
+            {text}
           </text>
         </g>
       ))}
@@ -126,13 +131,14 @@ export function stairs(spots: readonly Spot[], unit: Unit, x: Scale, y: Scale): 
     .join("");
 }
 
-/** The words at the dashed line: below its end, on the side where there is room. */
+/** The words at the dashed line: at its end, on the side where there is room, and off the axis. */
 function EqualLabel(props: { spots: Spot[]; unit: Unit; x: Scale; y: Scale; right: number }): JSX.Element {
   const last = props.spots.at(-1);
   const [x, y] = [props.x(last?.[props.unit] ?? 0), props.y(last?.gain ?? 1)];
   const room = x < props.right - WORDS;
+  const low = y + 17 > HEIGHT - BOTTOM - 3;
   return (
-    <text class="equal" x={room ? x + 7 : x - 7} y={y + 17} text-anchor={room ? "start" : "end"}>
+    <text class="equal" x={room ? x + 7 : x - 7} y={low ? y - 9 : y + 17} text-anchor={room ? "start" : "end"}>
       equal budgets (estimate)
     </text>
   );

@@ -5,16 +5,21 @@ import { headline, running, spent } from "./derive";
 import type { RunDocument, WholeRow } from "./document";
 import { scaledTimes } from "./entries";
 import * as format from "./format";
+import { beyond, launchBound, rough } from "./profiled";
 
 export function Headline({ document }: { document: RunDocument }): JSX.Element {
-  const bound = claims.launchBound(document);
+  const remarks = [launchBound(document), rough(document), beyond(document)].filter((text) => text !== "");
   return (
     <>
       <header>
         <Gain document={document} />
         <Facts document={document} />
       </header>
-      {bound !== "" && <p class="kforge-banner">{bound}</p>}
+      {remarks.map((text) => (
+        <p key={text} class="kforge-banner">
+          {text}
+        </p>
+      ))}
     </>
   );
 }
@@ -33,7 +38,7 @@ function Gain({ document }: { document: RunDocument }): JSX.Element {
       </>
     );
   }
-  if (overEmpty === null && overEager === null) return <Estimate gain={estimate} live={running(document)} />;
+  if (overEmpty === null && overEager === null) return <Estimate gain={estimate} document={document} />;
   return (
     <>
       {overEmpty && <Measured document={document} row={overEmpty} what={`the same rest (${rest ?? ""}) without kernels`} />}
@@ -42,7 +47,8 @@ function Gain({ document }: { document: RunDocument }): JSX.Element {
   );
 }
 
-function Estimate({ gain, live }: { gain: number | null; live: boolean }): JSX.Element {
+function Estimate({ gain, document }: { gain: number | null; document: RunDocument }): JSX.Element {
+  const live = running(document);
   if (gain === null) return <Stat figure="–" below={live ? "no figure yet" : "no figure"} second />;
   if (gain <= 1) {
     if (!live) return <Stat figure="no gain" below="no candidate is faster" second />;
@@ -51,7 +57,7 @@ function Estimate({ gain, live }: { gain: number | null; live: boolean }): JSX.E
   return (
     <Stat
       figure={`≈ ${format.ratio(gain)}`}
-      below="estimated for the whole model, not yet measured in it"
+      below={`estimated for the whole model${rough(document) === "" ? "" : " from rough shares"}, not yet measured in it`}
       second
     />
   );

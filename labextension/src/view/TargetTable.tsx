@@ -98,7 +98,7 @@ function useDrawn(hands: Hands): (row: TargetRow, largest: number, selected: boo
   newest.current = hands;
   return (row, largest, selected, tabStop) => {
     const { index } = row.target;
-    const facts = [row.target, row.best, row.tried, row.installed, row.unconfirmed, largest, selected, tabStop];
+    const facts = [row.target, row.best, row.tried, row.installed, row.unconfirmed, row.rough, largest, selected, tabStop];
     const known = cache.current.get(index);
     if (known?.facts.every((fact, i) => fact === facts[i])) return known.element;
     const element = (
@@ -165,7 +165,7 @@ function GroupRow({ group }: { group: ShownGroup }): JSX.Element {
       <th scope="rowgroup" colSpan={COLUMNS.length}>
         {group.module}{" "}
         <span class="kforge-note">
-          {format.percent(group.share)} of the time · {format.count(group.rows.length, "target")}
+          {format.about(format.percent(group.share), group.rows.some((row) => row.rough))} of the time · {format.count(group.rows.length, "target")}
           {kernels > 0 && `, ${kernels} with kernels`}
           {hidden > 0 && `, ${hidden} small ones not shown`}
         </span>
@@ -201,7 +201,7 @@ function Row({ row, largest, selected, tabStop, onFocus, onKey, onSelect }: RowP
         <span class="kforge-note">{target.variant}</span>
       </th>
       <td>
-        <span class="kforge-num">{format.percent(target.share)}</span>
+        <span class="kforge-num">{format.about(format.percent(target.share), row.rough)}</span>
         <ShareBar part={(target.share ?? 0) / largest} />
       </td>
       <td class="n">{format.thousands(target.calls)}</td>
@@ -217,7 +217,7 @@ function Row({ row, largest, selected, tabStop, onFocus, onKey, onSelect }: RowP
         <span class="kforge-num">{roof(row)}</span>
         {(row.eagerRoof ?? row.oursRoof) !== null && <RoofBar eager={row.eagerRoof} ours={row.oursRoof} />}
       </td>
-      <td class="n">{format.ratio(target.ceiling)}</td>
+      <td class="n">{format.about(format.ratio(target.ceiling), row.rough)}</td>
       <td class="kforge-cut" title={row.state}>
         {row.installed === true && <span class="kforge-good">replaced, </span>}
         {row.state}

@@ -85,7 +85,7 @@ export function Targets({ document, selected, onSelect }: Props): JSX.Element {
           <button type="button" aria-expanded={whole} onClick={() => setWhole(!whole)}>
             {whole
               ? "Show fewer"
-              : `Show ${found.length - shown.length} more, ${format.percent(shareOf(found) - shareOf(shown))} of the time`}
+              : `Show ${found.length - shown.length} more, ${part(rows, shareOf(found) - shareOf(shown))} of the time`}
           </button>
         )}
         <Legend />
@@ -109,15 +109,20 @@ function next(order: Order, key: Key): Order {
 /** Below this part of the time nothing is missed in the table. */
 const WORTH_TELLING = 0.1;
 
+/** A part of the time, which is not sure where the shares are not. */
+function part(rows: readonly TargetRow[], share: number): string {
+  return format.about(format.percent(share), rows.some((row) => row.rough));
+}
+
 function summary(rows: readonly TargetRow[]): string {
   const vendor = rows.filter((row) => row.target.vendor);
   const own = rows.filter((row) => !row.target.vendor);
-  const parts = [`${format.count(own.length, "target")}, ${format.percent(shareOf(own))} of the time`];
+  const parts = [`${format.count(own.length, "target")}, ${part(rows, shareOf(own))} of the time`];
   if (vendor.length > 0) {
-    parts.push(`${format.count(vendor.length, "vendor op")}, ${format.percent(shareOf(vendor))}`);
+    parts.push(`${format.count(vendor.length, "vendor op")}, ${part(rows, shareOf(vendor))}`);
   }
   const left = 1 - shareOf(rows);
-  if (rows.length > 0 && left >= WORTH_TELLING) parts.push(`everything else, ${format.percent(left)}`);
+  if (rows.length > 0 && left >= WORTH_TELLING) parts.push(`everything else, ${part(rows, left)}`);
   if (shareOf(rows) > 1) parts.push("timed alone, so together more than the whole");
   return parts.join(" · ");
 }
@@ -155,12 +160,15 @@ function Kinds({ rows, only, onChange }: KindsProps): JSX.Element {
 function Legend(): JSX.Element {
   return (
     <span class="kforge-note kforge-legend">
-      <span class="kforge-times" aria-hidden="true">
-        <i class="eager" style={{ width: "100%" }} />
-        <i class="compile" style={{ width: "75%" }} />
-        <i class="ours" style={{ width: "40%" }} />
-      </span>{" "}
-      eager, compile, best kernel · of roofline: bar the best kernel, notch eager · ceiling: the whole
+      <span class="kforge-barkey">
+        <span class="kforge-times" aria-hidden="true">
+          <i class="eager" style={{ width: "100%" }} />
+          <i class="compile" style={{ width: "75%" }} />
+          <i class="ours" style={{ width: "40%" }} />
+        </span>{" "}
+        eager, compile, best kernel ·{" "}
+      </span>
+      of roofline: bar the best kernel, notch eager · ceiling: the whole
       model if this target ran at its roofline · –: not known, or faster than what was measured as the
       roofline, which is then too low
     </span>

@@ -139,22 +139,3 @@ export function state(target: Target, tried: number): string {
 export function standing(target: Target): string {
   return target.stopping === true ? "stopping" : target.paused === true ? "paused" : target.state;
 }
-
-/** What being launch-bound means and what to do about it; empty where the run is not. */
-export function launchBound(document: RunDocument): string {
-  const { launch_bound: bound, wall_us: wall, device_us: busy } = document.workload;
-  if (bound !== true) return "";
-  const cpu = document.device["kind"] === "cpu";
-  const who = cpu ? "its operators work" : "the device works";
-  const figures =
-    wall === null || busy === null
-      ? ""
-      : ` One run takes ${format.time(wall)}, and ${who} for ${format.time(busy)} of it.`;
-  const cure = cpu
-    ? "a rest that fuses (--rest inductor), a larger batch, or fewer and larger operators"
-    : "a rest with CUDA graphs (--rest auto measures them), a larger batch, or fewer and larger operators";
-  return (
-    `Launch-bound: most of the time goes to Python and to launching, not to computing.${figures} ` +
-    `Faster kernels alone change little here; what helps is ${cure}.`
-  );
-}

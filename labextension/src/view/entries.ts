@@ -27,7 +27,7 @@ export function wholeEntries(document: RunDocument): WholeEntry[] {
     ways.some((way) => way.name === name && way.rest === rest);
 
   const entries: WholeEntry[] = [
-    { ...BARE, label: "untouched model", us: base(document), recommended: advice === "none" },
+    { ...BARE, label: "untouched model", us: untouchedUs(document), recommended: advice === "none" },
   ];
   if (compiled !== undefined && !has("empty", "inductor")) {
     entries.push({ ...BARE, label: "torch.compile", us: scaledTimes(document, compiled).against, recommended: false });
@@ -55,19 +55,19 @@ export function scaledTimes(
   const { ratio } = row;
   if (ratio === null || ratio === 0) return { against: row.against_us, ours: row.ours_us };
   if (row.against === "eager") {
-    const against = base(document) ?? row.against_us;
+    const against = untouchedUs(document) ?? row.against_us;
     return { against, ours: against === null ? null : against / ratio };
   }
   const eager = document.whole.find(
     (r) => r.against === "eager" && r.name === row.name && r.rest === row.rest,
   )?.ratio;
-  const from = base(document);
+  const from = untouchedUs(document);
   const ours = from !== null && eager != null && eager !== 0 ? from / eager : row.ours_us;
   return { against: ours === null ? null : ours * ratio, ours };
 }
 
-/** The untouched model, as timed in turn with the recommended rest or else with the first one. */
-function base(document: RunDocument): number | null {
+/** Microseconds of the untouched model, as timed in turn with the recommended rest or else with the first one. */
+export function untouchedUs(document: RunDocument): number | null {
   return pick(document.whole, "eager", document.recommendation?.rest)?.against_us ?? null;
 }
 

@@ -34,6 +34,11 @@ export function percent(share: number | null | undefined): string {
   return share == null ? NONE : `${(share * 100).toFixed(1)}%`;
 }
 
+/** A figure that is not sure as `≈ 31.4%`; what is not known stays so. */
+export function about(text: string, rough: boolean): string {
+  return rough && text !== NONE ? `≈ ${text}` : text;
+}
+
 /** Seconds as `3:10`, or hours before it. */
 export function clock(seconds: number | null | undefined): string {
   if (seconds == null) return NONE;

@@ -1,6 +1,7 @@
 /** The rows of the target table: what they show, and how they are sorted, filtered and grouped. */
 import * as claims from "./claims";
 import type { Node, RunDocument, Target } from "./document";
+import { rough } from "./profiled";
 
 export interface TargetRow {
   target: Target;
@@ -15,6 +16,8 @@ export interface TargetRow {
   /** Part of the roofline's speed that eager reaches, and that the best kernel reaches. */
   eagerRoof: number | null;
   oursRoof: number | null;
+  /** Share and ceiling are of a moment when the machine was another one. */
+  rough: boolean;
   state: string;
   /** What the text filter looks through. */
   words: string;
@@ -35,6 +38,7 @@ export function targetRows(document: RunDocument): TargetRow[] {
   const decided = new Map(document.decisions.map((d) => [d.target, d.installed]));
   const without = new Set(document.decisions.filter((d) => d.node === null).map((d) => d.target));
   const tried = new Map<number, number>();
+  const isRough = rough(document) !== "";
   for (const node of document.nodes) tried.set(node.target, (tried.get(node.target) ?? 0) + 1);
   return document.targets.map((target) => {
     const best = target.best === null ? null : (nodes.get(target.best) ?? null);
@@ -51,6 +55,7 @@ export function targetRows(document: RunDocument): TargetRow[] {
       ours: best?.ours_us ?? null,
       eagerRoof: part(target.roofline_us, eager),
       oursRoof: part(target.roofline_us, best?.ours_us ?? null),
+      rough: isRough,
       state: claims.state(target, count),
       words: [target.index, target.name, target.variant, target.family, target.state, ...target.modules]
         .join(" ")
