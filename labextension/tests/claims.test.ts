@@ -26,12 +26,6 @@ test("what became of a target, or of its Pause and Stop, is told as Python tells
   }
 });
 
-test("being launch-bound is told as Python tells it", () => {
-  const run = example({ device: { kind: "cuda" } });
-  run.workload.launch_bound = true;
-  expect(claims.launchBound(run)).toBe(expected.launch_bound);
-});
-
 test("on the axis twice and half as fast lie equally far from 1, and rubbish lies nowhere", () => {
   const axis = ratioAxis([0.5, 2, null, Infinity, -1]);
   const [half, one, twice] = [axis.at(0.5), axis.at(1), axis.at(2)] as [number, number, number];
