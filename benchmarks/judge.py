@@ -9,14 +9,16 @@ pieces, on another day, or be ended at any moment::
     python -m benchmarks.judge --append pairs.jsonl --pairs 0 --json  # the rates so far
 
 Without options a few pairs are judged, the stages of clearly faster candidates are timed, and 200
-candidates in a row are looked at for what they leave. ``--pairs``, ``--append``, ``--stages`` and
-``--leaks`` run the parts that they name and no others::
+candidates in a row are looked at for what they leave. ``--pairs``, ``--append``, ``--stages``,
+``--leaks`` and ``--refusals`` run the parts that they name and no others::
 
     python -m benchmarks.judge --pairs 0 --stages --json
     python -m benchmarks.judge --leaks 200 --device cuda --json       # and the device's memory
+    python -m benchmarks.judge --refusals 20 --json                   # honest kernels called wrong
 
 The exit status is 1 where the pairs there are miss one of ``BARS``, where a clearly faster
-candidate takes longer than its bar, and where anything is left behind.
+candidate takes longer than its bar, where an honest kernel is called wrong, and where anything is
+left behind.
 """
 
 from __future__ import annotations
@@ -32,6 +34,7 @@ from typing import Any
 
 from benchmarks.judge_leaks import LEAKS, leak_rows, leaking
 from benchmarks.judge_rates import BARS, missed, rate_rows
+from benchmarks.judge_refusals import refusal_rows, refused
 from benchmarks.judge_stages import BAR_SECONDS, late, stage_rows
 from benchmarks.judge_twins import KERNELS, TWINS, Calibrated, TwinJudge, candidate, target
 from benchmarks.report import add_json_option, commit, make_report, write_report
@@ -150,9 +153,9 @@ def _judge_pairs(options: argparse.Namespace, done: list[Record]) -> None:
 
 def chosen(options: argparse.Namespace) -> argparse.Namespace:
     """The options with the parts to run: those that were named, or all of them."""
-    named = {"pairs", "append", "stages", "leaks"}
+    named = {"pairs", "append", "stages", "leaks", "refusals"}
     everything = all(getattr(options, part) in (None, False) for part in named)
-    pairs = 0 if options.stages or options.leaks else _PAIRS
+    pairs = 0 if options.stages or options.leaks or options.refusals else _PAIRS
     if everything or options.append:
         pairs = _PAIRS
     options.pairs = pairs if options.pairs is None else options.pairs
@@ -170,6 +173,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--stages", action="store_true", help="seconds of each stage")
     words = f"what N candidates in a row leave, default {LEAKS} where nothing else is named"
     parser.add_argument("--leaks", type=int, metavar="N", help=words)
+    words = "honest kernels on N draws of values each; only where it is named"
+    parser.add_argument("--refusals", type=int, metavar="N", help=words)
     words = "where the leak check runs: on cuda it looks at the device's memory too"
     parser.add_argument("--device", default="cpu", metavar="cpu|cuda", help=words)
     add_json_option(parser)
@@ -186,13 +191,16 @@ def main() -> int:
         rows += stage_rows()
     if options.leaks:
         rows += leak_rows(options.leaks, options.device)
-    failures = missed(rows) + late(rows) + leaking(rows)
+    if options.refusals:
+        rows += refusal_rows(options.refusals)
+    failures = missed(rows) + late(rows) + leaking(rows) + refused(rows)
     notes = [f"bar: {bar.words}" for bar in BARS]
     notes.append(
         f"bar: one clearly faster candidate on inputs under 64 MB is judged in {BAR_SECONDS:g} s, "
         "compiling apart"
     )
     notes.append("bar: no process, file, memory or descriptor is left of candidates in a row")
+    notes.append("bar: no honest kernel is called wrong on any draw of values")
     notes += [f"missed: {words}" for words in failures]
     write_report(make_report("judge", rows, notes=notes), options.json)
     return 1 if failures else 0

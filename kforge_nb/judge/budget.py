@@ -20,6 +20,7 @@ FACTOR = 4.0
 ULPS = 8.0
 SUM = 4.0
 _EXACT = 16.0
+_EQUAL = 2.0  # a half for each number, and four times that for what an activation makes of it
 _QUANTILE_LIMIT = 16_000_000
 
 
@@ -31,6 +32,10 @@ class Terms:
     ``size``: of the inputs' largest values; float64 itself is only exact to that scale's last bits.
     ``masked``: the target multiplies matrices and masks or fills them itself.
     ``apart``: rows are of such different scales that the size of others in the plane says nothing.
+    ``alone``: nearly all inputs are zeros, so that other rows say nothing of a row's errors.
+    ``short``: rows hold few numbers, so that what the worst hundredth of them has says nothing.
+    ``double``: the target computes in float64 throughout; else a float64 output is only as exact as
+    the float32 that it was made of.
     """
 
     summands: int = 0
@@ -39,12 +44,15 @@ class Terms:
     size: float = 0.0
     masked: bool = False
     apart: bool = False
+    alone: bool = False
+    short: bool = False
+    double: bool = True
 
     @property
     def units(self) -> float:
         """Units in the last place that the order of summation may cost."""
-        units = SUM * math.sqrt(self.summands)
-        return (max(units, self.summands / 2) if self.equal else units) * self.condition
+        units = math.sqrt(self.summands) * (SUM + self.condition - 1.0)
+        return max(units, _EQUAL * self.summands) if self.equal else units
 
 
 class Budget:
@@ -100,7 +108,8 @@ class Budget:
         """How far off each element may be, float32 of the output's shape; and the largest."""
         dtype = self._eager.dtype
         info = torch.finfo(dtype)
-        work = torch.finfo(torch.float64 if dtype is torch.float64 else torch.float32).eps
+        exact = dtype is torch.float64 and terms.double
+        work = torch.finfo(torch.float64 if exact else torch.float32).eps
         always = _EXACT * torch.finfo(torch.float64).eps * terms.size + 4 * info.tiny
         base = FACTOR * self._usual_worst(terms) + work * ULPS * self._row + always
         rounding = (1.0 if info.eps > 1e-4 else ULPS) * info.eps
@@ -116,10 +125,11 @@ class Budget:
 
     def _usual_worst(self, terms: Terms) -> torch.Tensor:
         """Eager's error in each row: that of the row, of nearly all rows, of its plane."""
-        worst, alone = self._worst, self._nearby is not None
-        if alone or worst.numel() == 0:
+        worst = self._worst
+        if terms.alone or worst.numel() == 0:
             return worst
-        worst = torch.maximum(worst, _usual(worst, self._row) * self._row)
+        if not terms.short:
+            worst = torch.maximum(worst, _usual(worst, self._row) * self._row)
         if terms.apart or len(self._shape) < 3 or self._shape[-2] < 2:
             return worst
         planes = worst.view(*self._shape[:-1], 1)

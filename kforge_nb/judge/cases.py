@@ -7,7 +7,6 @@ comes from the operating system and is not kept.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
@@ -17,10 +16,11 @@ from torch import fx
 from kforge_nb.errors import BadInput
 from kforge_nb.judge.blocks import largest_size
 from kforge_nb.judge.correctness import Expected, Reach, Terms, check_output, expect
-from kforge_nb.judge.draws import HARD_SETS, hard_set, redraw
+from kforge_nb.judge.draws import HARD_SETS, SIDED, TIED, hard_set, redraw
 from kforge_nb.judge.kin import kin
-from kforge_nb.judge.nearby import nearby_errors, secret_generator
+from kforge_nb.judge.nearby import nearby_errors, secret_generator, short, sparse
 from kforge_nb.judge.sides import ALWAYS, NOT_FINITE, Sides
+from kforge_nb.judge.sums import sums_of
 from kforge_nb.targets.float64 import reference
 from kforge_nb.targets.operators import describe
 from kforge_nb.targets.target import Target
@@ -30,9 +30,6 @@ __all__ = ["Case", "build_cases", "make_case", "moved", "secret_generator", "wea
 MEMORY_LIMIT = 768 << 20
 _CAPTURED, _REDRAWN = 2, 2
 _ALWAYS = 4  # hard sets that are kept however large the tensors are
-_SUMMING = re.compile(
-    r"softmax|norm|sum|mean|var|std|prod|matmul|mm|linear|conv|einsum|entropy|loss|pool|attention"
-)
 _LARGEST = 1e4
 _PRODUCTS = frozenset(
     {"matmul", "mm", "bmm", "addmm", "baddbmm", "linear", "einsum", "linalg_solve_triangular"}
@@ -45,6 +42,8 @@ _MASKS = frozenset(
 _BY_HAND = frozenset({"mul", "sum", "setitem"})  # a recurrence multiplied out step by step
 _EQUAL = frozenset({"impulses", "zeros"})
 _APART = "scaled rows"
+_NO_ORDER = frozenset({"topk", "sort", "argsort", "kthvalue", "median", "mode", "unique"})
+"""Which of two equal numbers comes first is not said."""
 _MAY_BE_INFINITE = frozenset({"specials", "negative infinities"})
 _DEFINED = ("redrawn", NOT_FINITE)  # whatever eager makes of them
 _MOST_ALONE = 4  # sets of one input each
@@ -100,7 +99,8 @@ def make_case(
     with torch.no_grad():
         result = graph(*inputs)
         eager = [result] if isinstance(result, torch.Tensor) else list(result)
-        beside = nearby_errors(graph, inputs, eager)
+        beside = nearby_errors(graph, inputs, eager, cut=name == SIDED)
+        sums = sums_of(graph, inputs, eager)
         reach = _reach(graph, inputs) if name.startswith(NOT_FINITE) else [None] * len(eager)
         if exact_on is not None:
             inputs = [moved(t, exact_on) for t in inputs]
@@ -109,8 +109,8 @@ def make_case(
     names = {describe(node).name for node in graph.graph.nodes}
     masked = (bool(names & _PRODUCTS) and bool(names & _MASKS)) or names >= _BY_HAND
     terms = Terms(
-        _summands(graph, inputs, eager), _condition(inputs), name in _EQUAL, _size(inputs),
-        masked, name == _APART,
+        sums.most, _condition(inputs), name in _EQUAL, _size(inputs), masked, name == _APART,
+        sparse(inputs) or name == SIDED, short(inputs), sums.double,
     )  # fmt: skip
     kinds = [kin(inputs, low) if name == _APART else None for low in eager]
     rows = zip(exact, eager, beside, kinds, reach, strict=True)
@@ -130,25 +130,6 @@ def _reach(graph: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> list[Reach 
 
     pairs = zip(unknown(math.nan), unknown(1.0), strict=True)
     return [None if a is None or b is None else Reach(a, b) for a, b in pairs]
-
-
-def _summands(
-    graph: fx.GraphModule, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
-) -> int:
-    """About how many numbers one output element of the graph sums; 0 if it sums none."""
-    names = {str(getattr(n.target, "__name__", n.target)).lower() for n in graph.graph.nodes}
-    if not any(_SUMMING.search(name) for name in names):
-        return 0
-    shapes = [t.shape for t in inputs if t.is_floating_point() and t.dim() > 0 and t.numel() > 0]
-    if not shapes:
-        return 0
-    longest = max(shape[-1] for shape in shapes)
-    largest = max(shape.numel() for shape in shapes)
-    smallest = min((t.numel() for t in outputs if t.numel()), default=1)
-    folded = largest // smallest
-    if any("group_norm" in name or "instance_norm" in name for name in names):
-        folded = max(folded, largest // max(1, shapes[0][0] * min(32, shapes[0][1])))
-    return max(longest, folded)
 
 
 def _condition(inputs: Sequence[torch.Tensor]) -> float:
@@ -210,10 +191,30 @@ def build_cases(
     for name in sides.names:
         if name in ALWAYS or len(cases) < left:
             adder.add_sides(sides, name, base, generator)
-    for index, name in enumerate(HARD_SETS):
+    names = _hard_names(target.graph, base, cases[0])
+    for index, name in enumerate(names):
         if index < _ALWAYS or len(cases) < left:
             adder.add(name, hard_set(name, base, generator))
+        else:  # no room for all: one of those that are left, nobody knows which
+            rest = names[index:]
+            one = int(torch.randint(len(rest), (1,), generator=generator, device=generator.device))
+            adder.add(rest[one], hard_set(rest[one], base, generator))
+            break
     return cases
+
+
+def _hard_names(graph: fx.GraphModule, inputs: Sequence[torch.Tensor], seen: Case) -> list[str]:
+    """The hard sets that say something of a target, most telling first.
+
+    Rows of one sign are for targets that sum nothing: there an element comes from numbers of its
+    own row's size alone. Ties are for results that are no numbers but places or truths.
+    """
+    outputs = [expected.eager for expected in seen.expected]
+    left_out = set() if sums_of(graph, inputs, outputs).most == 0 else {SIDED}
+    names = {describe(node).name for node in graph.graph.nodes}
+    placed = any(not t.is_floating_point() for t in outputs) and not names & _NO_ORDER
+    first = [TIED] if placed else []
+    return first + [name for name in HARD_SETS if name not in left_out | {TIED}]
 
 
 class _Adder:

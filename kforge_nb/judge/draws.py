@@ -17,9 +17,22 @@ from kforge_nb.judge.blocks import spans
 from kforge_nb.judge.roles import is_mask, main_inputs
 from kforge_nb.targets.target import TensorSpec
 
-__all__ = ["HARD_SETS", "distinct", "fill", "hard_set", "lay_out", "redraw", "redraw_flat"]
+__all__ = [
+    "HARD_SETS",
+    "SIDED",
+    "TIED",
+    "distinct",
+    "fill",
+    "hard_set",
+    "lay_out",
+    "redraw",
+    "redraw_flat",
+]
 
 Tensors = list[torch.Tensor]
+SIDED, TIED = "one-sided rows", "ties"
+_FAR = 1e4
+"""A mean of rows with a spread of 1: its square loses all digits of the variance in float32."""
 
 
 def lay_out(flat: torch.Tensor, spec: TensorSpec) -> torch.Tensor:
@@ -135,7 +148,7 @@ def _offset(tensors: Tensors, generator: torch.Generator) -> None:
         noise = torch.randn(
             tensor.shape, generator=generator, dtype=torch.float32, device=tensor.device
         )
-        middle = 30.0 if tensor.dtype in (torch.float16, torch.bfloat16) else 1000.0
+        middle = 30.0 if tensor.dtype in (torch.float16, torch.bfloat16) else _FAR
         fill(tensor, middle + noise)
 
 
@@ -189,11 +202,33 @@ def _scaled(tensors: Tensors, generator: torch.Generator) -> None:
         fill(tensor, size * torch.randn(tensor.shape, **here))
 
 
+def _sided(tensors: Tensors, generator: torch.Generator) -> None:
+    """Rows of one sign and one size up to sixteen: a tail is compared with nothing but itself."""
+    for tensor in _main(tensors):
+        here: dict[str, Any] = {"generator": generator, "device": tensor.device}
+        rows = (*tensor.shape[:-1], 1) if tensor.dim() else ()
+        which, size = torch.rand(rows, **here), torch.rand(rows, **here)
+        size = torch.where(which < 0.4, torch.exp(size * 9.7 - 6.9), size * 16.0)
+        size = torch.where(which > 0.7, 14.0 + size / 8.0, size)  # the end of the range, often
+        size = size * (2.0 * torch.randint(2, rows, **here) - 1.0)
+        fill(tensor, size * (0.9 + 0.2 * torch.rand(tensor.shape, **here)))
+
+
+def _tied(tensors: Tensors, generator: torch.Generator) -> None:
+    """Halves of whole numbers, so that each stands there often; zeros of both signs."""
+    for tensor in _main(tensors):
+        here: dict[str, Any] = {"generator": generator, "device": tensor.device}
+        size = torch.randint(9, tensor.shape, **here) * 0.5
+        fill(tensor, size * (2.0 * torch.randint(2, tensor.shape, **here) - 1.0))
+
+
 HARD_SETS: dict[str, Callable[[Tensors, torch.Generator], None]] = {
     "offset": _offset,
     "specials": _specials,
     "impulses": _impulses,
     "tails": _tails,
+    SIDED: _sided,
+    TIED: _tied,
     "scaled rows": _scaled,
     "large": _large,
     "zeros": _zeros,

@@ -6,6 +6,8 @@ of elements together show how large that error gets. One value among zeros shows
 eager is lucky there, a kernel that computes the very same thing in another order would be called
 wrong. So eager is asked again at values a few percent away, where roundings fall differently and
 the function is still much the same; the largest of those errors is what eager's error is.
+
+The same where infinities leave few numbers of a row finite: each of those shows eager's error once.
 """
 
 from __future__ import annotations
@@ -16,9 +18,10 @@ from collections.abc import Sequence
 import torch
 from torch import fx
 
+from kforge_nb.judge.blocks import all_finite
 from kforge_nb.targets.float64 import reference
 
-__all__ = ["NEARBY", "nearby_errors", "secret_generator"]
+__all__ = ["NEARBY", "nearby_errors", "secret_generator", "short", "sparse"]
 
 NEARBY = 0.05
 """How far the inputs are moved at most, in proportion to each element."""
@@ -34,7 +37,10 @@ def secret_generator(device: str = "cpu") -> torch.Generator:
 
 
 def nearby_errors(
-    graph: fx.GraphModule, inputs: Sequence[torch.Tensor], eager: Sequence[torch.Tensor]
+    graph: fx.GraphModule,
+    inputs: Sequence[torch.Tensor],
+    eager: Sequence[torch.Tensor],
+    cut: bool = False,
 ) -> list[torch.Tensor | None]:
     """For each output eager's largest error beside these inputs; None where it is not needed.
 
@@ -42,9 +48,13 @@ def nearby_errors(
         graph: the target.
         inputs: of one case, on one device.
         eager: what eager computed from them.
+        cut: rows count by themselves, so those of which an activation left little need this too.
     """
-    main = max(_floats(inputs), key=torch.Tensor.numel, default=None)
-    if main is None or not _alone(main):
+    main = _main(inputs)
+    if main is None:
+        return [None] * len(eager)
+    lonely = [None if _alone(main) else _few(t, cut) for t in eager]
+    if not _alone(main) and all(rows is None for rows in lonely):
         return [None] * len(eager)
     times = max(1, min(_TIMES, _ELEMENTS // main.numel()))
     generator = secret_generator(str(main.device))
@@ -56,7 +66,41 @@ def nearby_errors(
                 worst[i] = error if before is None or error is None else before.maximum(error)
     except torch.OutOfMemoryError:  # what was found so far is a good deal better than nothing
         torch.cuda.empty_cache()
-    return worst
+    if _alone(main):
+        return worst
+    return [None if error is None or rows is None else error * rows
+            for error, rows in zip(worst, lonely, strict=True)]  # fmt: skip
+
+
+def sparse(inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether the numbers in the largest input stand alone among zeros."""
+    main = _main(inputs)
+    return main is not None and _mostly_zeros(main)
+
+
+def short(inputs: Sequence[torch.Tensor]) -> bool:
+    """Whether rows of the largest input hold too few numbers to say what eager's error is."""
+    main = _main(inputs)
+    return main is not None and _in_short_rows(main)
+
+
+def _main(inputs: Sequence[torch.Tensor]) -> torch.Tensor | None:
+    return max(_floats(inputs), key=torch.Tensor.numel, default=None)
+
+
+def _few(eager: torch.Tensor, cut: bool) -> torch.Tensor | None:
+    """Rows with few finite numbers among others: booleans (…, 1); None where there are none.
+
+    With ``cut`` rows with few numbers but zeros.
+    """
+    if not eager.is_floating_point() or eager.dim() == 0 or (all_finite(eager) and not cut):
+        return None
+    told = torch.isfinite(eager)
+    if cut:
+        told &= eager != 0
+    finite = told.sum(-1, keepdim=True)
+    found = (finite > 0) & (finite < min(_SHORT, eager.shape[-1]))
+    return found if bool(found.any()) else None
 
 
 def _errors(graph: fx.GraphModule, inputs: list[torch.Tensor]) -> list[torch.Tensor | None]:
@@ -79,8 +123,14 @@ def _floats(tensors: Sequence[torch.Tensor]) -> list[torch.Tensor]:
 
 def _alone(main: torch.Tensor) -> bool:
     """Whether rows may hold too few numbers to speak for themselves."""
-    if main.dim() == 0 or main.shape[-1] < _SHORT:
-        return True
+    return _in_short_rows(main) or _mostly_zeros(main)
+
+
+def _in_short_rows(main: torch.Tensor) -> bool:
+    return main.dim() == 0 or main.shape[-1] < _SHORT
+
+
+def _mostly_zeros(main: torch.Tensor) -> bool:
     return main.numel() - int(torch.count_nonzero(main)) > _SPARSE * main.numel()
 
 

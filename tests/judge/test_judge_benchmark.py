@@ -12,6 +12,7 @@ from benchmarks import judge_leaks
 from benchmarks.judge import next_pairs, read_pairs
 from benchmarks.judge_leaks import CUDA_SOURCE, LEAKS, SLACK_MIB, Footprint, leak_rows, leaking
 from benchmarks.judge_rates import missed, rate_rows, wilson
+from benchmarks.judge_refusals import Task, refusal_rows, refused
 from benchmarks.judge_stages import BAR_SECONDS, late
 from benchmarks.judge_twins import KERNELS, TWINS, Calibrated, candidate
 from benchmarks.report import measure_row
@@ -135,6 +136,7 @@ PARTS = {
     "--append FILE": (12, False, 0),
     "--append FILE --pairs 0": (0, False, 0),
     "--pairs 4 --stages --leaks 9": (4, True, 9),
+    "--refusals 2": (0, False, 0),
 }
 
 
@@ -144,6 +146,25 @@ def test_all_parts_run_unless_some_are_named(line):
     found = judge_benchmark.chosen(judge_benchmark._parser().parse_args(line.split()))
 
     assert (found.pairs, found.stages, found.leaks) == PARTS[line]
+
+
+def test_an_honest_kernel_that_is_refused_is_told():
+    """Candidates of one target on draws of their own: a wrong one is counted, and where."""
+    import torch
+
+    from tests.judge.kernels import RMS_NORM, rms_norm, target_of
+    from tests.judge.kernels import candidate as made
+
+    target = target_of(rms_norm, torch.randn(8, 64), family="rms_norm")
+    off = made(RMS_NORM.replace("* k;", "* k * 1.001f;"))
+    task = Task("some", "norm", target, {"right": made(RMS_NORM), "off": off})
+    (row,) = refusal_rows(2, [task])
+
+    assert (row["value"], row["n"]) == (2, 4)
+    assert {who.split(" on ")[0] for who in row["where"]} == {"norm: off"}
+    assert row["shown"][0]["worst"]
+    assert "none may be, and it is 2 of 4" in refused([row])[0]
+    assert refused([{**row, "value": 0}]) == []
 
 
 FOUND = {
