@@ -54,7 +54,7 @@ class Run(RunView):
         """What the run is doing, in one line."""
         data = self._brief()
         progress = data["progress"]
-        parts = [f"run {data['name']}: {data['state']}"]
+        parts = [f"run {data['name']}: {words.doing(data)}"]
         if self._alive and self._live.control.paused:
             parts[0] += " (paused)"
         if data["state"] in ACTIVE:
@@ -85,6 +85,8 @@ class Run(RunView):
     def stop(self, target: int | str | None = None) -> None:
         """Ends the run soon, or the search of one ``target`` of it; what was found stays.
 
+        While winners are confirmed or the model is measured it ends that too, and nothing is
+        installed yet: ``resume`` goes on from there.
         A target is meant by its index, name (or its beginning), family or fingerprint's beginning.
         A target ends with the best it has once what is under way for it has been judged, and the
         run goes on with the others. BadInput if another process works on the run, or the target is

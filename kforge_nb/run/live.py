@@ -12,6 +12,8 @@ from collections import deque
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from kforge_nb.view import words
+
 if TYPE_CHECKING:
     from kforge_nb.run.conductor import Conductor
 
@@ -71,7 +73,7 @@ def beside(run_id: str = "") -> str:
     if not others:
         return ""
     found = [
-        f"{c.record.name} ({'paused' if c.control.paused else c.record.run['state']})"
+        f"{c.record.name} ({'paused' if c.control.paused else words.doing(c.record.run)})"
         for c in others
     ]
     first = others[0].record.name

@@ -464,7 +464,7 @@ class Search:
             if message != self._ending.words:
                 message = f"{message}; {self._ending.more}"
         self.record.set_progress(
-            phase="searching",
+            phase="searching" if self._ending is None else "confirming",
             judged=judged,
             budget=self.options.budget,
             seconds=seconds,

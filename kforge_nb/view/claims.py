@@ -17,7 +17,6 @@ __all__ = [
     "claim",
     "counted",
     "fidelity",
-    "launch_bound",
     "measured",
     "shown",
     "unconfirmed",
@@ -153,26 +152,3 @@ def at_run_time(counters: Mapping[str, Any] | None) -> str:
     ran = f"{words.count(calls['calls'], 'call')} of the model since apply()"
     compiled = f"{calls['compiled']:,} compiled"
     return f"At run time: {', '.join([ran, compiled, *rest])}."
-
-
-def launch_bound(document: Mapping[str, Any]) -> str:
-    """What being launch-bound means and what to do about it; empty where the run is not."""
-    workload = document["workload"]
-    if workload["launch_bound"] is not True:
-        return ""
-    cpu = document["device"].get("kind") == "cpu"
-    who = "its operators work" if cpu else "the device works"
-    wall, busy = workload["wall_us"], workload["device_us"]
-    figures = ""
-    if wall is not None and busy is not None:
-        figures = f" One run takes {words.time(wall)}, and {who} for {words.time(busy)} of it."
-    cure = (
-        "a rest that fuses (--rest inductor), a larger batch, or fewer and larger operators"
-        if cpu
-        else "a rest with CUDA graphs (--rest auto measures them), a larger batch, or fewer and "
-        "larger operators"
-    )
-    return (
-        "Launch-bound: most of the time goes to Python and to launching, not to computing."
-        f"{figures} Faster kernels alone change little here; what helps is {cure}."
-    )

@@ -11,10 +11,10 @@ never contradict the ratios beside them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from kforge_nb.view import claims
+from kforge_nb.view import claims, facts
 from kforge_nb.view.facts import Document
 
 __all__ = [
@@ -24,6 +24,7 @@ __all__ = [
     "has_evidence",
     "ranked_decisions",
     "scaled_times",
+    "untouched_us",
     "whole_entries",
 ]
 
@@ -37,7 +38,8 @@ Row = Mapping[str, Any]
 class Entry:
     """One way to run the model: µs of one run, with the ends that the interval gives it.
 
-    The rows are those of the document's ``whole``, None where nothing was compared.
+    The rows are those of the document's ``whole``, None where nothing was compared; ``uncompared``
+    says why the one to lead with was not compared with torch.compile.
     """
 
     label: str
@@ -49,6 +51,7 @@ class Entry:
     over_eager: Row | None = None
     over_empty: Row | None = None
     over_compile: Row | None = None
+    uncompared: str = ""
 
 
 def whole_entries(document: Document) -> list[Entry]:
@@ -59,7 +62,7 @@ def whole_entries(document: Document) -> list[Entry]:
     advice = (document["recommendation"] or {}).get("rest")
     ways = list(dict.fromkeys((row["name"], row["rest"]) for row in rows))
     compiled = next((row for row in rows if row["against"] == "compile"), None)
-    entries = [Entry("untouched model", _base(document), recommended=advice == "none")]
+    entries = [Entry("untouched model", untouched_us(document), recommended=advice == "none")]
     if compiled is not None and ("empty", "inductor") not in ways:
         entries.append(Entry("torch.compile", scaled_times(document, compiled)[0]))
     for name, rest in ways:
@@ -67,7 +70,17 @@ def whole_entries(document: Document) -> list[Entry]:
         if "empty" in own and ("empty", rest) not in ways:
             entries.append(Entry(f"rest {rest} alone", scaled_times(document, own["empty"])[0]))
         entries.append(_entry(document, name, rest, own, rest == advice))
-    return entries
+    lead = facts.headline(document)
+    return [
+        replace(e, uncompared=lead.uncompared)
+        if e.kernels and e.label == _label("guarded", lead.rest)
+        else e
+        for e in entries
+    ]
+
+
+def _label(name: str, rest: str | None) -> str:
+    return f"rest {rest} {'alone' if name == 'empty' else 'with kernels'}"
 
 
 def scaled_times(document: Document, row: Row) -> tuple[float | None, float | None]:
@@ -75,7 +88,7 @@ def scaled_times(document: Document, row: Row) -> tuple[float | None, float | No
 
     Else of our side as it was timed; either way their quotient is the paired ratio.
     """
-    base, ratio = _base(document), row["ratio"]
+    base, ratio = untouched_us(document), row["ratio"]
     if not ratio:
         return row["against_us"], row["ours_us"]
     if row["against"] == "eager":
@@ -94,7 +107,7 @@ def scaled_times(document: Document, row: Row) -> tuple[float | None, float | No
     return None if ours is None else ours * ratio, ours
 
 
-def _base(document: Document) -> float | None:
+def untouched_us(document: Document) -> float | None:
     """µs of the untouched model, as timed in turn with the recommended rest or else the first."""
     advice = (document["recommendation"] or {}).get("rest")
     of_eager = [row for row in document["whole"] if row["against"] == "eager"]
@@ -110,7 +123,7 @@ def _entry(
     base = scaled_times(document, eager)[0] if eager else None
     kernels = name != "empty"
     return Entry(
-        f"rest {rest} {'with kernels' if kernels else 'alone'}",
+        _label(name, rest),
         scaled_times(document, timed)[1] if timed else None,
         _end(base, eager, "high"),
         _end(base, eager, "low"),

@@ -26,6 +26,7 @@ __all__ = [
     "running",
     "saved_ms",
     "spent",
+    "uncompared",
 ]
 
 Document = Mapping[str, Any]
@@ -37,13 +38,22 @@ WORTH_HIDING = 4
 
 EAGER = "the untouched eager model"
 
+_NO_COMPILE = (
+    "there is no comparison with torch.compile: ",
+    "rest=inductor was not used: ",
+    "rest=inductor failed: ",
+    "rest=inductor was not tried: ",
+)
+"""How the guard's notes begin that say why torch.compile was not measured, the surest first."""
+
 
 @dataclass(frozen=True, slots=True)
 class Headline:
     """The whole-model figures to lead with; rows are those of the document's ``whole``.
 
     ``nothing_won``: the guard has decided, and installs no kernel; ``over_eager`` is then what the
-    rest gives alone.
+    rest gives alone. ``over_compile`` is None where that was not measured; ``uncompared`` then says
+    why, if anything could have been.
     """
 
     nothing_won: bool
@@ -51,6 +61,8 @@ class Headline:
     over_empty: Mapping[str, Any] | None
     over_eager: Mapping[str, Any] | None
     estimate: float | None
+    over_compile: Mapping[str, Any] | None = None
+    uncompared: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,7 +93,23 @@ def headline(document: Document) -> Headline:
         None if nothing_won else against.get("empty"),
         against.get("eager"),
         estimate(document["targets"], best_speedups(document["nodes"])),
+        None if nothing_won else against.get("compile"),
+        "" if nothing_won or "compile" in against else uncompared(document),
     )
+
+
+def uncompared(document: Document) -> str:
+    """Why no model with kernels was measured against torch.compile, as the guard's notes tell it.
+
+    Empty where one was, and where nobody knows a reason.
+    """
+    whole, notes = document["whole"], document["workload"]["notes"]
+    if not whole or any(row["against"] == "compile" for row in whole):
+        return ""
+    if document["options"].get("baseline") == "eager":
+        return "not asked for (--baseline eager)"
+    told = (n.removeprefix(start) for start in _NO_COMPILE for n in notes if n.startswith(start))
+    return next(told, "")
 
 
 def comparisons(lead: Headline) -> list[str]:
@@ -91,6 +119,8 @@ def comparisons(lead: Headline) -> list[str]:
     same = f"the same rest ({lead.rest}) without kernels"
     return [
         *([claims.versus(lead.over_empty, same)] if lead.over_empty else []),
+        *([claims.versus(lead.over_compile, "torch.compile")] if lead.over_compile else []),
+        *([f"over torch.compile: not measured: {lead.uncompared}"] if lead.uncompared else []),
         *([alone + claims.versus(lead.over_eager, EAGER)] if lead.over_eager else []),
     ]
 

@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from html import escape
 from typing import Any
 
-from kforge_nb.view import claims, facts, words
+from kforge_nb.view import claims, facts, profiled, words
 from kforge_nb.view.entries import (
     SCALED,
     change_us,
@@ -78,7 +78,7 @@ def _headline(document: Document) -> str:
     return (
         f"<p><strong>{state}</strong>{further and '<br>'}{further}</p>"
         f'<p><span style="font-size:1.8em;font-weight:600">{escape(big)}</span> {escape(after)}'
-        f"<br>{escape(' · '.join(_lines(document, lead)))}</p>{_bound(document)}"
+        f"<br>{escape(' · '.join(_lines(document, lead)))}</p>{_remarks(document)}"
     )
 
 
@@ -100,9 +100,8 @@ def _lines(document: Document, lead: facts.Headline) -> list[str]:
     return [line for line in lines if line]
 
 
-def _bound(document: Document) -> str:
-    text = claims.launch_bound(document)
-    return f"<p>{escape(text)}</p>" if text else ""
+def _remarks(document: Document) -> str:
+    return "".join(f"<p>{escape(text)}</p>" for text in profiled.remarks(document))
 
 
 def _targets(document: Document) -> str:
@@ -129,7 +128,8 @@ def _targets(document: Document) -> str:
                 + words.state(target, tried[target["index"]]),
             ]
         )
-    names = ["target", "variant", "share", "calls", "eager", "best", "speed-up", "state"]
+    share = profiled.share_words(document)
+    names = ["target", "variant", share, "calls", "eager", "best", "speed-up", "state"]
     table = _table("Targets", names, rows, numbers={2, 3, 4, 5, 6})
     part = words.percent(sum(t["share"] or 0.0 for t in tail))
     return table + (f"<p>… and {len(tail)} more, {part} of the time</p>" if tail else "")
@@ -170,7 +170,7 @@ def _whole(document: Document) -> str:
             words.time(entry.us),
             _compared(entry.over_eager),
             _compared(entry.over_empty),
-            _compared(entry.over_compile),
+            _compared(entry.over_compile, entry.uncompared),
         ]
         for entry in whole_entries(document)
     ]
@@ -188,8 +188,10 @@ def _whole(document: Document) -> str:
     return f"{table}<p>{text}</p>"
 
 
-def _compared(row: Mapping[str, Any] | None) -> str:
-    return words.NONE if row is None else f"{claims.claim(row).figure} {claims.claim(row).spread}"
+def _compared(row: Mapping[str, Any] | None, why_not: str = "") -> str:
+    if row is None:
+        return f"not measured: {why_not}" if why_not else words.NONE
+    return f"{claims.claim(row).figure} {claims.claim(row).spread}"
 
 
 def _tree(document: Document) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from kforge_nb.view import claims, facts, words
+from kforge_nb.view import claims, facts, profiled, words
 from kforge_nb.view.entries import has_evidence, ranked_decisions, scaled_times
 from kforge_nb.view.facts import Document
 
@@ -49,7 +49,8 @@ def _headline(document: Document) -> str:
 def _targets(document: Document) -> str:
     tried = Counter(node["target"] for node in document["nodes"])
     nodes = {node["id"]: node for node in document["nodes"]}
-    rows = [("target", "share", "calls", "eager", "best", "speed-up", "state")]
+    share = profiled.share_words(document)
+    rows = [("target", share, "calls", "eager", "best", "speed-up", "state")]
     ranked, open_ones = facts.ranked_targets(document), claims.unconfirmed(document)
     for target in ranked[:ROWS]:
         best = nodes.get(target["best"] or "")
@@ -93,8 +94,7 @@ def _decisions(document: Document) -> str:
 
 def _notes(document: Document) -> str:
     """What the profile and the guard had to say about the workload."""
-    bound = claims.launch_bound(document)
-    notes = [*([bound] if bound else []), *document["workload"]["notes"]]
+    notes = [*profiled.remarks(document), *document["workload"]["notes"]]
     return "\n".join(f"note: {note}" for note in notes)
 
 

@@ -12,6 +12,7 @@ __all__ = [
     "change",
     "count",
     "decision",
+    "doing",
     "ended",
     "goes_on",
     "has_host_code",
@@ -115,9 +116,17 @@ def decision(row: Mapping[str, Any]) -> str:
     return f"{verdict}: {reason}" if reason else verdict
 
 
+def doing(run: Mapping[str, Any]) -> str:
+    """A run's state as people know it: what it does after its search is not searching any more."""
+    state = str(run["state"])
+    if state == "searching" and (run.get("progress") or {}).get("phase") == "confirming":
+        return "confirming its winners"
+    return "measuring in the model" if state == "guarding" else state
+
+
 def ended(run: Mapping[str, Any], between: str) -> str:
     """A run's state and reason; a reason that begins with the state is not put after it."""
-    state, reason = str(run["state"]), str(run["state_reason"])
+    state, reason = doing(run), str(run["state_reason"])
     if not reason or reason.startswith(state):
         return reason or state
     return f"{state}{between}{reason}"

@@ -47,6 +47,8 @@ def test_after_its_limit_a_search_says_what_comes_and_how_long(told):
     again = [p for p in progress[place:] if p["message"].startswith("timing the winner of target")]
     assert again
     assert all("then the guard: about" in p["message"] and p["eta_s"] > 60 for p in again)
+    assert {p["phase"] for p in progress[:place]} == {"searching"}
+    assert {p["phase"] for p in again} == {"confirming"}
     guarding = [p for p in progress if p["phase"] == "guarding"]
     assert "up to about 90 s (--guard-time" in guarding[0]["message"]
     assert all(60 < p["eta_s"] <= 90 for p in guarding)

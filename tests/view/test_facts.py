@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from kforge_nb.run.report import GuardSummary
-from kforge_nb.view import claims, facts, words
+from kforge_nb.view import claims, facts, profiled, words
 from kforge_nb.view.entries import SCALED, change_us, scaled_times, whole_entries
 from kforge_nb.view.static import to_html
 from kforge_nb.view.text import summary
@@ -57,7 +57,65 @@ def test_claims_are_made_as_the_browser_makes_them(document):
         assert words.state(target, tried) == text
     document["workload"]["launch_bound"] = True
     document["device"] = {"kind": "cuda"}
-    assert claims.launch_bound(document) == EXPECTED["launch_bound"]
+    assert profiled.launch_bound(document) == EXPECTED["launch_bound"]
+
+
+@pytest.mark.parametrize("case", EXPECTED["profiled"], ids=lambda case: case["what"])
+def test_a_profile_of_another_moment_claims_nothing_as_sure(document, case):
+    """What a busy or outdated profile may still say is said in text and HTML as in the browser."""
+    document["workload"] |= case["workload"]
+    document["device"] = {"kind": "cpu"}
+    assert profiled.rough(document) == case["rough"]
+    assert profiled.launch_bound(document) == case["launch_bound"]
+    word = "share (rough)" if case["rough"] else "share"
+    assert f">{word}</th>" in to_html(document)
+    assert f" {word} " in summary(document)
+    for told in filter(None, (case["rough"], case["launch_bound"])):
+        assert told in summary(document)
+        assert told in to_html(document)
+
+
+@pytest.mark.parametrize(("ceiling", "text"), EXPECTED["beyond"])
+def test_a_gain_above_the_ceiling_is_explained(document, ceiling, text):
+    """Kernels that gain 6% beside ceilings of 1.001× would contradict each other without a word."""
+    for target in document["targets"]:
+        target["ceiling"] = ceiling or target["ceiling"]
+    assert profiled.beyond(document) == text
+    assert text in summary(document)
+    assert text in to_html(document)
+
+
+@pytest.mark.parametrize(
+    ("note", "why"),
+    [
+        (
+            "rest=inductor was not used: compiling it did not finish in 26 s",
+            "not measured: compiling it did not finish in 26 s",
+        ),
+        (
+            "there is no comparison with torch.compile: out of memory",
+            "not measured: out of memory",
+        ),
+        ("the tokenizer is not part of the graph", ""),
+    ],
+)
+def test_where_torch_compile_was_not_measured_the_reason_stands_in_its_place(document, note, why):
+    """The figure over torch.compile leads; where there is none, the guard's note says why."""
+    assert "1.06× (1.05 to 1.07) over torch.compile" in summary(document)
+    document["whole"] = [row for row in document["whole"] if row["against"] != "compile"]
+    document["workload"]["notes"] = [note]
+    for told in (summary(document), to_html(document), str(GuardSummary(document))):
+        assert (why or "not measured") in told if why else "not measured:" not in told
+
+
+def test_after_its_search_a_run_is_not_called_searching(document):
+    """Confirming and measuring in the model have words of their own, since no limit covers them."""
+    document.update(state="searching", state_reason="")
+    assert words.ended(document, ", ") == "searching"
+    document["progress"]["phase"] = "confirming"
+    assert words.ended(document, ", ") == "confirming its winners"
+    document["state"] = "guarding"
+    assert "measuring in the model" in summary(document)
 
 
 def test_the_ways_to_run_the_model_are_the_browsers(document):
