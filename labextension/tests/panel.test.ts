@@ -114,7 +114,7 @@ test("changes are coloured once, not again at every snapshot", async () => {
   expect(panel().querySelector(".kforge-diff .hljs-type")).not.toBeNull();
   const spy = vi.spyOn(hljs, "highlight");
   await next(structuredClone({ ...run, state: "guarding" }));
-  expect(host.textContent).toContain("guarding");
+  expect(host.textContent).toContain("measuring in the model");
   expect(spy).not.toHaveBeenCalled();
   spy.mockRestore();
 });

@@ -26,7 +26,7 @@ export function Headline({ document }: { document: RunDocument }): JSX.Element {
 
 /** Two measured figures side by side, or one that says it is none. */
 function Gain({ document }: { document: RunDocument }): JSX.Element {
-  const { nothingWon, overEmpty, overEager, rest, estimate } = headline(document);
+  const { nothingWon, overEmpty, overEager, overCompile, uncompared, rest, estimate } = headline(document);
   const eager = "the untouched eager model";
   if (nothingWon) {
     return (
@@ -43,6 +43,8 @@ function Gain({ document }: { document: RunDocument }): JSX.Element {
     <>
       {overEmpty && <Measured document={document} row={overEmpty} what={`the same rest (${rest ?? ""}) without kernels`} />}
       {overEager && <Measured document={document} row={overEager} what={eager} second={overEmpty !== null} />}
+      {overCompile && <Measured document={document} row={overCompile} what="torch.compile" second />}
+      {uncompared !== "" && <Stat figure="not measured" below={`over torch.compile: ${uncompared}`} second />}
     </>
   );
 }

@@ -3,6 +3,7 @@ import type { JSX } from "preact";
 import { useEffect, useState } from "preact/hooks";
 import type { RunSource } from "../source";
 import { Buttons } from "./Buttons";
+import * as claims from "./claims";
 import { running } from "./derive";
 import type { RunDocument, Target } from "./document";
 import * as format from "./format";
@@ -34,11 +35,12 @@ export function Progress({ document, source }: Props): JSX.Element {
         </div>
         <span class="kforge-hidden" role="status" aria-live="polite">
           Run {document.name}: {saved && "when this was saved, "}
-          {stopping ? "stopping" : paused && live ? "paused" : document.state}
+          {stopping ? "stopping" : paused && live ? "paused" : claims.doing(document)}
         </span>
         {live && <Buttons source={source} paused={paused} stopping={stopping} what="the run" />}
       </div>
       {!live && <GoesOn document={document} />}
+      {live && source.stop && !stopping && <StopNow document={document} />}
       {live && source.stop && <AtWork document={document} source={source} />}
     </div>
   );
@@ -63,6 +65,17 @@ function GoesOn({ document: { name, state, state_reason: reason } }: { document:
   );
 }
 
+/** What Stop means once the search is over: the guard has nothing to decide by, and decides nothing. */
+function StopNow({ document }: { document: RunDocument }): JSX.Element | null {
+  if (claims.doing(document) === document.state) return null;
+  return (
+    <div class="kforge-note kforge-goeson">
+      No limit of the search covers this. Stop ends the run before anything is decided; what was found is kept, and{" "}
+      <code>%kforge resume {document.name}</code> goes on from here.
+    </div>
+  );
+}
+
 /** How far a run was that is not followed here: nobody knows what it is doing now. */
 function Saved({ document }: { document: RunDocument }): JSX.Element {
   return (
@@ -73,8 +86,11 @@ function Saved({ document }: { document: RunDocument }): JSX.Element {
   );
 }
 
-function activity({ progress, state }: RunDocument): string {
-  return progress.stopping ? "stopping…" : progress.paused ? "paused" : progress.phase || state;
+function activity(document: RunDocument): string {
+  const { progress, state } = document;
+  if (progress.stopping || progress.paused) return progress.stopping ? "stopping…" : "paused";
+  const now = claims.doing(document);
+  return now === state ? progress.phase || now : now;
 }
 
 function judgedOf({ progress: { judged, budget } }: RunDocument): string {
@@ -182,8 +198,10 @@ function atWork(target: Target): boolean {
 function doing(target: Target, document: RunDocument): string {
   const judging = (document.progress.judging ?? []).filter((one) => one.target === target.index);
   const asked = document.progress.calls.filter((call) => call.target === target.index);
+  const idle = judging.length + asked.length === 0;
+  const stopping = idle && document.progress.paused ? "ends when the run goes on" : "stopping…";
   const parts = [
-    ...(target.stopping === true ? ["stopping…"] : target.paused === true ? ["paused"] : []),
+    ...(target.stopping === true ? [stopping] : target.paused === true ? ["paused"] : []),
     ...(judging.length > 0 ? [`judging ${judging.map((one) => one.node).join(", ")}`] : []),
     ...(asked.length > 0 ? [`${format.count(asked.length, "answer")} under way`] : []),
   ];

@@ -3,6 +3,7 @@ import type { JSX } from "preact";
 import { ratioAxis } from "./axis";
 import { Lanes, Span, Ticks } from "./Bars";
 import * as claims from "./claims";
+import { uncompared } from "./derive";
 import type { RunDocument, WholeRow } from "./document";
 import { type WholeEntry, wholeEntries } from "./entries";
 import * as format from "./format";
@@ -10,6 +11,7 @@ import * as format from "./format";
 export function Whole({ document }: { document: RunDocument }): JSX.Element | null {
   const entries = wholeEntries(document);
   if (entries.length === 0) return null;
+  const why = uncompared(document);
   const compared = entries.flatMap((e) => [e.overEager, e.overEmpty]);
   const axis = ratioAxis(compared.flatMap((row) => [row?.ratio, row?.low, row?.high]));
   const longest = Math.max(...entries.map((e) => Math.max(e.us ?? 0, e.high ?? 0)), 1e-9);
@@ -68,6 +70,7 @@ export function Whole({ document }: { document: RunDocument }): JSX.Element | nu
         95% intervals; what holds 1× shows no difference · times are the untouched model's, divided by each
         paired ratio
       </p>
+      {why !== "" && <p class="kforge-note">Over torch.compile: not measured: {why}.</p>}
       {document.recommendation && (
         <p>
           {document.recommendation.rest === "none" ? (

@@ -139,3 +139,9 @@ export function state(target: Target, tried: number): string {
 export function standing(target: Target): string {
   return target.stopping === true ? "stopping" : target.paused === true ? "paused" : target.state;
 }
+
+/** A run's state as people know it: what it does after its search is not searching any more. */
+export function doing({ state: now, progress }: Pick<RunDocument, "state" | "progress">): string {
+  if (now === "searching" && progress.phase === "confirming") return "confirming its winners";
+  return now === "guarding" ? "measuring in the model" : now;
+}

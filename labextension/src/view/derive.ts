@@ -10,6 +10,10 @@ export interface Headline {
   overEmpty: WholeRow | null;
   /** The guarded model, or the rest alone where nothing won, against the untouched eager model. */
   overEager: WholeRow | null;
+  /** The guarded model against torch.compile; null where that was not measured. */
+  overCompile: WholeRow | null;
+  /** Why it was not, where anything could have been and somebody knows. */
+  uncompared: string;
   /** Whole-model gain if every best candidate holds in the model; never a measurement. */
   estimate: number | null;
 }
@@ -28,8 +32,28 @@ export function headline(document: RunDocument): Headline {
     rest,
     overEmpty: nothingWon ? null : against("empty"),
     overEager: against("eager"),
+    overCompile: nothingWon ? null : against("compile"),
+    uncompared: nothingWon || against("compile") !== null ? "" : uncompared(document),
     estimate: estimate(document.targets, bestSpeedups(document)),
   };
+}
+
+/** How the guard's notes begin that say why torch.compile was not measured, the surest first. */
+const NO_COMPILE = [
+  "there is no comparison with torch.compile: ",
+  "rest=inductor was not used: ",
+  "rest=inductor failed: ",
+  "rest=inductor was not tried: ",
+];
+
+/** Why nothing was measured against torch.compile; empty where something was, and where nobody knows. */
+export function uncompared({ options, whole, workload }: RunDocument): string {
+  if (whole.length === 0 || whole.some((row) => row.against === "compile")) return "";
+  if (options["baseline"] === "eager") return "not asked for (--baseline eager)";
+  const told = NO_COMPILE.flatMap((start) =>
+    workload.notes.filter((note) => note.startsWith(start)).map((note) => note.slice(start.length)),
+  );
+  return told[0] ?? "";
 }
 
 /** Speed-up of each target's best accepted candidate, by target index. */

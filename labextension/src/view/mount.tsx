@@ -4,6 +4,7 @@ import type { RunSource } from "../source";
 import { App } from "./App";
 import { Boundary } from "./Boundary";
 import { ownKeys } from "./keys";
+import { handBack } from "./leaving";
 import { keepReachable } from "./reachable";
 
 /** Shows the run of `source` in `el`; returns a function that removes it again. */
@@ -16,7 +17,7 @@ export function mountRun(el: HTMLElement, source: RunSource): () => void {
     </Boundary>,
     root,
   );
-  const ends = [keepReachable(root), ownKeys(root)];
+  const ends = [handBack(root), keepReachable(root), ownKeys(root)];
   return () => {
     for (const end of ends) end();
     render(null, root);
