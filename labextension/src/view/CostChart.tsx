@@ -138,7 +138,7 @@ function EqualLabel(props: { spots: Spot[]; unit: Unit; x: Scale; y: Scale; righ
   const room = x < props.right - WORDS;
   const low = y + 17 > HEIGHT - BOTTOM - 3;
   return (
-    <text class="equal" x={room ? x + 7 : x - 7} y={low ? y - 9 : y + 17} text-anchor={room ? "start" : "end"}>
+    <text class="equal" x={room ? x + 7 : x - 7} y={low ? y - 22 : y + 17} text-anchor={room ? "start" : "end"}>
       equal budgets (estimate)
     </text>
   );
