@@ -9,8 +9,6 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import os
-import tempfile
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, field, replace
@@ -21,7 +19,7 @@ from typing import Any
 from kforge_nb.errors import BadInput
 from kforge_nb.profile.device import facts, kind_of
 from kforge_nb.profile.reached import fastest_us, implausible, monotone, suspect
-from kforge_nb.profile.remembered import RETRY_S, merged, recall, remember
+from kforge_nb.profile.remembered import RETRY_S, keep, merged, recall, remember
 from kforge_nb.profile.timing import ForeignLoad, sample_us
 from kforge_nb.settings import cache_dir
 
@@ -108,7 +106,7 @@ def calibrate(device: str = "cpu", *, fresh: bool = False) -> Calibration:
     if load.cores >= BUSY_CORES or measured.busy:  # for some minutes only, also in this process
         # A GPU is timed by its own clock, in graphs: what the host is busy with does not slow it.
         return remember(busy, replace(measured, busy=kind_of(device) != "cuda"))
-    _write(path, measured)
+    keep(path, asdict(measured))
     _MEASURED[identity] = measured
     return measured
 
@@ -299,11 +297,3 @@ def _read(path: Path, identity: str) -> Calibration | None:
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return None
     return found if found.identity == identity and found.bandwidth_gbs > 0 else None
-
-
-def _write(path: Path, measured: Calibration) -> None:
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".calibration-")
-    with os.fdopen(handle, "w") as file:
-        json.dump(asdict(measured), file)
-    Path(name).replace(path)

@@ -11,6 +11,7 @@ import json
 import os
 import tempfile
 import time
+import warnings
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from kforge_nb.profile.calibration import Calibration
 
-__all__ = ["RETRY_S", "VALID_S", "merged", "recall", "remember"]
+__all__ = ["RETRY_S", "VALID_S", "keep", "merged", "recall", "remember"]
 
 VALID_S = 600.0
 
@@ -41,12 +42,28 @@ def remember(path: Path, measured: Calibration, *, now: float | None = None) -> 
     body = _body(path, measured.identity)
     earlier = _calibration(body) if body is not None else None
     best = measured if earlier is None else merged(earlier, measured)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    handle, name = tempfile.mkstemp(dir=path.parent, prefix=".remembered-")
-    with os.fdopen(handle, "w") as file:
-        json.dump({"at": time.time() if now is None else now, "calibration": asdict(best)}, file)
-    Path(name).replace(path)
+    keep(path, {"at": time.time() if now is None else now, "calibration": asdict(best)})
     return best
+
+
+def keep(path: Path, body: dict[str, Any]) -> None:
+    """Write figures to a file, whole or not at all; a place that takes none is a warning."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=".remembered-")
+        try:
+            with os.fdopen(handle, "w") as file:
+                json.dump(body, file)
+            Path(name).replace(path)
+        finally:
+            Path(name).unlink(missing_ok=True)
+    except OSError as error:
+        warnings.warn(
+            f"what this machine can do was measured but cannot be kept in {path.parent} "
+            f"({error.strerror}); it is measured again each time until KFORGE_HOME names a folder "
+            "that can be written to",
+            stacklevel=2,
+        )
 
 
 def merged(one: Calibration, two: Calibration) -> Calibration:

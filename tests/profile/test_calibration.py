@@ -79,6 +79,16 @@ def test_a_damaged_cache_is_measured_again(small, monkeypatch, home):
     assert len(small) == 5
 
 
+@pytest.mark.parametrize("cores", [0.0, 2.0])
+def test_a_cache_that_cannot_be_written_is_a_warning(small, monkeypatch, home, cores):
+    """A read-only or full home costs the measurement again, quiet or busy, and ends no profile."""
+    monkeypatch.setattr(ForeignLoad, "__exit__", lambda self, *_: setattr(self, "cores", cores))
+    home.mkdir(exist_ok=True)
+    (home / "calibration").write_text("in the way of the folder")
+    with pytest.warns(UserWarning, match=r"cannot be kept in .*KFORGE_HOME"):
+        assert calibrate().bandwidth_gbs > 0
+
+
 def test_a_busy_machine_is_remembered_for_a_while_only(small, monkeypatch, home):
     """Figures taken beside other work serve other processes too, but not for good."""
     monkeypatch.setattr(ForeignLoad, "__exit__", lambda self, *_: setattr(self, "cores", 1.0))
