@@ -187,10 +187,10 @@ def test_a_rest_without_memory_is_named_and_the_next_one_runs(workload, block, a
     """Inductor runs out of memory here: the report says so, eager is measured, nothing is left."""
     real = SwitchBackend.__init__
 
-    def short(self, accepted, rest="eager"):
+    def short(self, accepted, rest="eager", early=()):
         if rest == "inductor":
             full()
-        real(self, accepted, rest)
+        real(self, accepted, rest, early)
 
     monkeypatch.setattr(SwitchBackend, "__init__", short)
     monkeypatch.setattr(Ahead, "compile", lambda *_: "")
