@@ -109,6 +109,15 @@ def test_kernels_of_another_rest_are_named_and_asked_no_bar(places):
     assert "2.50] (kernels decided for rest eager)" in tables(rows, places, ["vae"])
 
 
+def test_no_bar_over_empty_is_asked_of_a_rest_that_was_not_decided(places):
+    """Not even where it is the only one that was timed."""
+    samples = _samples(1.0, guarded_eager=0.5, empty_eager=0.8)
+    _timed(places, "vae", samples, decided={"guarded-eager": "inductor"})
+    bars = [row["name"] for row in bar_rows(rows_of(places, "vae"), ["vae"])]
+    assert any("over eager" in name for name in bars)
+    assert not [name for name in bars if "over empty" in name]
+
+
 def test_older_files_hold_kernels_of_the_rest_that_was_asked_for():
     """Their sides do not say what their kernels were decided for; the run's budget does."""
     assert decided_for({}, {"budget": [30, 35, "eager", "eager"]}, "inductor") == "eager"
