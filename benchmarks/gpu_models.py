@@ -10,7 +10,7 @@ its listed targets alone; and fidelity against float64. Each stage of each model
 with a time limit of its own; what it leaves in the state folder is kept, also when it is stopped,
 and a stage that is done there is not run again. ``--device cpu`` runs tiny copies of the models.
 
-Exit status 1: a bar that this report can answer is missed (only at real size).
+Exit status 1: a bar that this report can answer is missed (only at real size); 2: there is no GPU.
 """
 
 from __future__ import annotations
@@ -118,9 +118,24 @@ def _run(options: argparse.Namespace) -> list[str]:
     return lines
 
 
+def _no_gpu(options: argparse.Namespace) -> str:
+    """Why nothing can be measured; empty where there is a GPU, or results to go on with."""
+    import torch
+
+    if not options.device.startswith("cuda") or options.state or torch.cuda.is_available():
+        return ""
+    return (
+        f"--device {options.device} needs a GPU, and torch sees none here; --device cpu runs tiny "
+        "copies of the models, and --state FOLDER tells what was measured elsewhere"
+    )
+
+
 def main() -> int:
     """Run the benchmark."""
     options = _options()
+    if why := _no_gpu(options):
+        print(why, file=sys.stderr)
+        return 2
     options.deadline = time.monotonic() + options.total
     with tempfile.TemporaryDirectory(prefix="kforge-models-") as scratch:
         state = options.state or Path(scratch)

@@ -50,7 +50,7 @@ class OptimizeOptions:
     target: tuple[int | str, ...] = _option(
         (),
         "only these targets: by index in the profile, name (or its beginning), family, or the "
-        "fingerprint's beginning; an index may be another one when the model is profiled again",
+        "fingerprint's beginning; an index may be another one after the kernel was restarted",
         str,
         many=True,
         numbers=True,
@@ -246,7 +246,8 @@ class OptionSpec:
             float: (int, float, str),
             str: (str, PathLike),
         }
-        wrong = BadInput(f"{self.flag} takes {_KINDS[self.kind]}, not {value!r}")
+        seconds = " of seconds" if self.name in ("time_limit", "guard_time") else ""
+        wrong = BadInput(f"{self.flag} takes {_KINDS[self.kind]}{seconds}, not {value!r}")
         if not isinstance(value, allowed[self.kind]) or (
             self.kind is not bool and isinstance(value, bool)
         ):

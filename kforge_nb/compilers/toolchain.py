@@ -24,6 +24,10 @@ from kforge_nb.errors import MissingTool
 __all__ = ["Compiler", "clean_environment", "cpu_identity", "find_compiler", "install_command"]
 
 
+SYSTEM = ("/usr/bin", "/bin")
+"""Where a system's package manager is, also where PATH was lost."""
+
+
 @dataclass(frozen=True, slots=True)
 class Compiler:
     """A C++ compiler that answered: command line, kind, version line and target triple."""
@@ -68,7 +72,10 @@ def _find(cxx: str, path: str) -> Compiler:
         except (OSError, subprocess.SubprocessError) as problem:
             problems.append(f"{words[0]}: {problem}")
     tried = "; ".join(problems)
-    raise MissingTool(f"no working C++ compiler ({tried}). Install one: {install_command()}")
+    raise MissingTool(
+        f"no working C++ compiler ({tried} on PATH). Put the folder of one on PATH, or install "
+        f"one: {install_command()}"
+    )
 
 
 def _ask(command: tuple[str, ...]) -> Compiler:
@@ -120,7 +127,7 @@ def install_command() -> str:
         "pacman": "sudo pacman -S --noconfirm gcc",
         "apk": "sudo apk add g++ libgomp",
     }.items():
-        if shutil.which(tool):
+        if shutil.which(tool, path=os.pathsep.join([os.environ.get("PATH", ""), *SYSTEM])):
             return command
     return "conda install -c conda-forge gxx"
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import fx
+from torch import fx, nn
 
 from kforge_nb.targets.operators import base_name, describe, is_training_call, spelling
 
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kforge_nb.targets.target import Target
     from kforge_nb.workload.capture import CapturedGraph, Workload
 
-__all__ = ["gradient_note", "left_out_note"]
+__all__ = ["gradient_note", "left_out_note", "training_note"]
 
 _SHOWN = 6
 _FUSED_LAYER = "_transformer_encoder_layer_fwd"
@@ -53,6 +53,25 @@ def left_out_note(workload: Workload, targets: Iterable[Target]) -> str | None:
             "torch.backends.mha.set_fastpath_enabled(False) runs its parts instead"
         )
     return text
+
+
+def training_note(workload: Workload) -> str | None:
+    """Which modules run as in training although that changes what they compute."""
+    modules = {id(call.module): (call.module_name, call.module) for call in workload.calls}
+    names = [name for name, module in modules.values() if any(map(_trains, module.modules()))]
+    if not names:
+        return None
+    return (
+        f"in training mode (dropout, statistics of the batch): {', '.join(names)}; where that is "
+        "not meant, call .eval() on it before"
+    )
+
+
+def _trains(module: nn.Module) -> bool:
+    """Whether a module computes something else in training, and is told to train."""
+    if isinstance(module, nn.modules.dropout._DropoutNd):
+        return module.training and module.p > 0
+    return module.training and isinstance(module, nn.modules.batchnorm._BatchNorm)
 
 
 def _needs_gradient(graph: CapturedGraph) -> bool:

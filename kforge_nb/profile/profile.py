@@ -17,8 +17,9 @@ from kforge_nb.profile.calibration import BUSY_CORES, Calibration, calibrate
 from kforge_nb.profile.cost import compute_dtype, moved_bytes
 from kforge_nb.profile.device import facts, kind_of
 from kforge_nb.profile.elsewhere import elsewhere
-from kforge_nb.profile.left_out import gradient_note, left_out_note
+from kforge_nb.profile.left_out import gradient_note, left_out_note, training_note
 from kforge_nb.profile.measuring import Measured, measure
+from kforge_nb.profile.numbering import numbers
 from kforge_nb.profile.table import Profile, Row
 from kforge_nb.profile.timing import ForeignLoad
 from kforge_nb.profile.whole import device_us, wall_us
@@ -74,7 +75,8 @@ def profile(
     # By what the table shows of a share: smaller differences are luck, and equal rows keep the
     # order in which the model runs them.
     rows.sort(key=lambda r: -round(r.share or 0.0, 3))
-    for index, row in enumerate(rows):
+    own = numbers(granularity, [row.fingerprint for row in rows])
+    for row, index in zip(rows, own, strict=True):
         row.index = index
     if beaten:
         told = (f"{row.index} {row.name}" for row in sorted(beaten, key=lambda row: row.index))
@@ -96,6 +98,7 @@ def _notes(workload: Workload, targets: Sequence[Target]) -> list[str]:
         gradient_note(workload),
         split_note(workload),
         left_out_note(workload, targets),
+        training_note(workload),
     )
     return [text for text in texts if text is not None]
 

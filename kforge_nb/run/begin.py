@@ -52,6 +52,11 @@ def begin(fn: Callable[[], Any], options: OptimizeOptions) -> Run | DryRun:
     from kforge_nb.workload.capture import capture_graphs, watch
 
     _check_backend(options)
+    if options.budget == 0 and options.proposer != "manual":
+        raise BadInput(
+            "--budget 0 lets no candidate be judged, so nothing could be found; give at least 1, "
+            "or --proposer manual to judge kernels of your own only"
+        )
     if options.recording is not None:  # a resume may come from another folder
         recording = str(Path(options.recording).expanduser().absolute())
         options = replace(options, recording=recording)

@@ -64,7 +64,7 @@ class DryRun:
     def _headline(self) -> str:
         text = f"at most {self.candidates} candidates would be judged"
         if not self.model:
-            return f"{text}, for at most ${self.usd:.2f}"
+            return f"{text}, at no cost"
         text += f", with at most {self.calls} calls of {self.model}, for at most ${self.usd:.2f}"
         if self.uncapped_usd > self.usd:
             text += f" (--max-cost; without it the worst case is ${self.uncapped_usd:.2f})"
@@ -78,7 +78,7 @@ def dry_run(
     names = {row.index: row.name for row in profiled.rows}
     rows = tuple(
         (str(c.index), names[c.index], ("search: " if c.taken else "skip: ") + c.reason)
-        for c in choices
+        for c in sorted(choices, key=lambda choice: choice.index)
     )
     taken = {c.index for c in choices if c.taken}
     plain = DryRun(rows, options.budget if taken else 0, 0.0)

@@ -246,9 +246,16 @@ class Run(RunView):
             _log.warning("what the kernels did up to undo() could not be stored: %s", error)
 
     def counters(self) -> dict[str, Any]:
-        """Launches and fallbacks with their reasons since ``apply``; empty where nothing is."""
+        """Launches and fallbacks with their reasons since ``apply``, which begins them anew.
+
+        Empty where nothing is applied (what a copy of :meth:`compile` does is not counted here); of
+        a run opened from a file what was counted when it was saved, without single kernels.
+        """
         applied = _applied.get(self.id)
-        return applied.counters() if applied is not None else {}
+        if applied is not None:
+            return applied.counters()
+        saved = super()._document(details=False) if self._source.record is None else {}
+        return dict(saved.get("counters") or {})
 
     def compile(self, model: torch.nn.Module, *, rest: str = "auto") -> Any:
         """A compiled copy of ``model`` with the kernels of that rest; the model is not touched."""

@@ -1,7 +1,7 @@
 """Which target is meant: by its index, name, family or fingerprint. Pure.
 
-An index is a place in one profile, and the same model profiled again may have another order; names
-and fingerprints stay.
+An index stays within a process; in a later one, the same model profiled again may have another
+order. Names and fingerprints stay.
 """
 
 from __future__ import annotations
@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from kforge_nb.errors import BadInput
+from kforge_nb.options import did_you_mean
 
 __all__ = ["Called", "Named", "which_target"]
 
@@ -70,7 +71,8 @@ def which_target(asked: int | str, rows: Iterable[Named], where: str) -> int:
             "beginning of the fingerprint, of one (--ops takes all of a family)"
         )
     what = f"target {asked}" if isinstance(asked, int) else f"target {asked!r}"
-    raise BadInput(f"there is no {what}; {where} has {_listing(known) or 'none'}")
+    close = "" if isinstance(asked, int) else did_you_mean(asked, [row.name for row in known])
+    raise BadInput(f"there is no {what}{close}; {where} has {_listing(known) or 'none'}")
 
 
 def _by_word(word: str, rows: Sequence[Named]) -> list[Named]:

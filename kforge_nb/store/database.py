@@ -133,7 +133,7 @@ class Database:
         except OSError as e:
             raise StoreError(
                 f"the folder {self.path.parent} cannot be made ({e.strerror}); "
-                "choose another place for the store"
+                "choose another folder for the store by --store FOLDER (store= in Python)"
             ) from e
 
     def _open(self) -> sqlite3.Connection:

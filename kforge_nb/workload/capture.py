@@ -80,8 +80,8 @@ def watch(fn: Callable[[], Any]) -> Workload:
     if not workload.calls:
         why = "".join(f" ({note})" for note in workload.notes)
         raise BadInput(
-            "nothing to optimise: the cell called no torch.nn.Module; call the model in it, "
-            f"for example `model(x)`{why}"
+            "nothing to measure or to optimise: the cell called no torch.nn.Module; call the model "
+            f"in it, for example `model(x)`{why}"
         )
     return workload
 

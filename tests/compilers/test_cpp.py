@@ -208,6 +208,17 @@ def test_missing_compiler_is_one_line(monkeypatch: pytest.MonkeyPatch, tmp_path:
 
     assert "\n" not in str(caught.value)
     assert cpp.install_command() in str(caught.value)
+    assert "not found on PATH" in str(caught.value)
+
+
+def test_a_lost_path_does_not_hide_the_systems_package_manager(monkeypatch, tmp_path) -> None:
+    """Without PATH the command is still the system's own, where it has one in its usual place."""
+    tool = tmp_path / "apt-get"
+    tool.write_text("#!/bin/sh\n")
+    tool.chmod(0o755)
+    monkeypatch.setattr(toolchain, "SYSTEM", (str(tmp_path),))
+    monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
+    assert cpp.install_command() == "sudo apt-get install -y g++"
 
 
 def test_cxx_is_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import gpu_models_run
+from benchmarks import gpu_models, gpu_models_run
 from benchmarks.gpu_models_cases import build
 from benchmarks.gpu_models_kernels import Kernels
 from benchmarks.gpu_models_profile import profile_stage
@@ -216,3 +216,15 @@ def test_profile_and_time_of_a_tiny_model(tmp_path):
     assert set(timed["samples"]) == {"eager", "guarded-eager", "empty-eager"}
     assert len({len(taken) for taken in timed["samples"].values()}) == 1
     assert max(timed["differences"].values()) < 1e-5
+
+
+def test_without_a_gpu_one_sentence_is_all(monkeypatch, capsys):
+    """Nothing is started for each model only to fail there; results of elsewhere can be told."""
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.setattr(gpu_models, "_run", pytest.fail)
+    monkeypatch.setattr(sys, "argv", ["gpu_models", "--list", "--json"])
+    assert gpu_models.main() == 2
+    shown = capsys.readouterr()
+    assert shown.out == ""
+    assert shown.err.count("\n") == 1
+    assert "needs a GPU" in shown.err

@@ -479,3 +479,14 @@ def test_a_refused_kernel_is_reported_and_the_rest_goes_on(block, accept, x, tmp
     check(block, twin, x)
     assert list(applied.report()["refused"]) == [lost.target_fingerprint]
     assert launches(applied) == 2
+
+
+def test_calls_of_apply_itself_are_not_counted_as_the_users(block, accept, x):
+    """After one call of the user's there is one, though apply() has called the model before."""
+    workload = watch(lambda: block(x))
+    with apply([block], accept(block, x), calls=workload.calls) as applied:
+        assert set(applied.counters()["calls"].values()) == {0}
+        with torch.no_grad():
+            block(x)
+        counted = applied.counters()["calls"]
+        assert (counted["calls"], counted["compiled"]) == (1, 1)

@@ -39,7 +39,7 @@ def test_strings_of_a_magic_and_values_of_python_mean_the_same():
         ({"rest": "inducter"}, "did you mean 'inductor'"),
         ({"wait": 1}, "--wait takes True or False, not 1"),
         ({"top": 0}, "at least 1"),
-        ({"time_limit": "soon"}, "--time-limit takes a number, not 'soon'"),
+        ({"time_limit": "soon"}, "--time-limit takes a number of seconds, not 'soon'"),
     ],
 )
 def test_a_wrong_option_is_named_with_its_value(values, words):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from kforge_nb.profile import calibration
+from kforge_nb.profile import calibration, numbering
 from kforge_nb.profile.calibration import Calibration
 
 
@@ -12,6 +12,7 @@ from kforge_nb.profile.calibration import Calibration
 def home(tmp_path, monkeypatch):
     monkeypatch.setenv("KFORGE_HOME", str(tmp_path / "home"))
     monkeypatch.setattr(calibration, "_MEASURED", {})
+    numbering.forget()
     return tmp_path / "home"
 
 

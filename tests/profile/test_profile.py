@@ -341,3 +341,39 @@ def test_equal_shares_keep_the_order_of_the_model(calibrated, monkeypatch):
     with torch.no_grad():
         found = profile(lambda: model(x), seconds=0.05)
     assert [row.family for row in found.rows] == ["layer_norm", "vendor:linear", "softmax"]
+
+
+def test_a_target_keeps_its_number_when_shares_change(calibrated, monkeypatch):
+    """--target 2 means the same one in the next profile of this model, whatever was measured."""
+    times = []
+
+    def timed(targets, _note, _seconds):
+        factor = times.pop()
+        return [Measured(200.0 + factor * 50.0 * i, 1) for i, _ in enumerate(targets)]
+
+    monkeypatch.setattr("kforge_nb.profile.profile.measure", timed)
+    monkeypatch.setattr("kforge_nb.profile.profile.wall_us", lambda _workload: 1e4)
+    model = nn.Sequential(nn.Softmax(-1), nn.Linear(64, 64), nn.LayerNorm(64)).eval()
+    x = torch.randn(8, 64)
+    found = []
+    for factor in (1.0, -1.0):
+        times.append(factor)
+        with torch.no_grad():
+            found.append(profile(lambda: model(x), seconds=0.05))
+    first, second = ([row.name for row in f.rows] for f in found)
+    assert first == second[::-1]
+    assert len(first) == 3
+    named = [{row.name: row.index for row in f.rows} for f in found]
+    assert named[0] == named[1] == {name: i for i, name in enumerate(first)}
+
+
+@pytest.mark.parametrize("training", [True, False])
+def test_a_model_that_was_left_in_training_mode_is_told(calibrated, training):
+    """Dropout would be measured and kept; one that drops nothing is not worth a word."""
+    model = nn.Sequential(nn.Softmax(-1), nn.Dropout(0.5)).train(training)
+    x = torch.randn(8, 64)
+    with torch.no_grad():
+        found = profile(lambda: model(x), seconds=0.05)
+    told = [note for note in found.notes if note.startswith("in training mode")]
+    assert len(told) == int(training)
+    assert all("model; where that is not meant, call .eval()" in note for note in told)

@@ -145,6 +145,8 @@ def test_what_applied_kernels_do_is_in_the_document_then_and_later(decided, mode
     for handle in (saved, later):
         assert handle.document["decisions"][0]["counters"]["launches"] == before + 1
         assert handle.document["counters"]["calls"]["compiled"] > 0
+    assert saved.counters()["calls"] == later.document["counters"]["calls"]
+    for handle in (saved, later):
         assert "no fallback" in handle._repr_mimebundle_()["text/html"]
 
 

@@ -54,3 +54,20 @@ def test_one_call_without_gradients_is_enough():
     check(lambda: (model(x), frozen(x)))
     with pytest.raises(BadInput):
         check(lambda: (model(x), mlp()(x)))
+
+
+def test_an_input_that_requires_a_gradient_is_named():
+    """Freezing a frozen model is no cure; what helps is said of the input that needs a gradient."""
+
+    class Two(nn.Module):
+        def forward(self, x, bias=None):
+            return nn.functional.gelu(x) + bias["b"]
+
+    net, x = Two(), torch.randn(4, 8)
+    z = torch.randn(4, 8, requires_grad=True)
+    with pytest.raises(BadInput) as caught:
+        check(lambda: net(x, bias={"b": z}))
+    text = str(caught.value)
+    assert "by .detach() (the input bias of net requires a gradient)" in text
+    assert "requires_grad_(False)" not in text
+    check(lambda: net(x, bias={"b": z.detach()}))

@@ -31,8 +31,9 @@ def test_an_index_a_name_its_beginning_a_family_and_a_fingerprint_are_understood
     ("asked", "words"),
     [
         (9, "no target 9; it has 0 gelu"),
-        ("relu", "no target 'relu'; it has 0 gelu (ab12cd34), 1 add_layer_norm"),
+        ("dropout", "no target 'dropout'; it has 0 gelu (ab12cd34), 1 add_layer_norm"),
         ("ab1", "no target"),
+        ("sotfmax", "no target 'sotfmax' (did you mean 'softmax'?); it has 0 gelu"),
         ("ab12", "any of these targets: 0 gelu (ab12cd34), 1 add_layer_norm"),
         ("elementwise", "any of these targets: 0 gelu (ab12cd34), 3 mul_add"),
         ("", "no target ''"),
