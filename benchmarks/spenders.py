@@ -90,6 +90,7 @@ class Played:
                 record.headroom,
                 best=self.measured,
                 reached=stopping.reached(self.tree),
+                climb=stopping.climb(self.tree),
                 attempts=judged,
                 gains=stopping.gains(self.tree),
                 dry=stopping.dry(self.tree),

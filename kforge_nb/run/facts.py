@@ -47,6 +47,7 @@ def state_of(work: Work) -> allocate.TargetState:
         pending=work.tree.root.pending,
         open=work.open and not (work.closing or work.paused or work.ending),
         reached=stopping.reached(work.tree),
+        climb=stopping.climb(work.tree),
         action="optimise" if len(work.tree) else "draft",
     )
 

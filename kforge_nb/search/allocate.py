@@ -1,21 +1,22 @@
 """Which target gets the next candidate: the largest expected whole-model gain for its price.
 
 The expected gain of one more attempt is *share × what can still be saved × chance of success*:
-share of the workload's time, the part of the target's time between the best so far and its
-roofline, and a success rate learned per family and action (a Beta prior) that shrinks as attempts
-on this very target fail. A target near its roofline has none. Nothing is drawn at random, so equal
+share of the workload's time, the part of the target's time between the best so far and the ceiling
+that its successes point at (:mod:`kforge_nb.search.ceiling`), and a success rate learned per family
+and action (a Beta prior) that shrinks as attempts on this very target fail. A target near its
+roofline has none. Nothing is drawn at random, so equal
 facts give equal picks. What calls that cost money need beyond this is in
 :mod:`kforge_nb.search.paying`.
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from kforge_nb.errors import DocumentError
+from kforge_nb.search.ceiling import saved_by_success
 
 __all__ = ["Pick", "Rates", "Stop", "TargetState", "expected_gain", "next_target"]
 
@@ -27,10 +28,11 @@ class TargetState:
     ``share`` is its part of the workload's time before the search (0 … 1), ``headroom`` its time
     over its roofline time (1 and above; None where unknown), ``best`` the accepted speed-up so far
     (1 while there is none), ``reached`` that of the fastest correct candidate, which may be slower
-    than the original (None: not known, or none is correct). ``attempts`` counts judged candidates,
-    ``gains`` those that were a new best, ``dry`` those since the last new best, ``pending`` those
-    under way. ``price`` is what one more attempt costs, in any unit as long as it is the same for
-    all. ``open`` says that the search of this target may go on; ``action`` is what would be tried.
+    than the original (None: not known, or none is correct), ``climb`` the speed-ups of all that
+    were a new best when they came, in order. ``attempts`` counts judged candidates, ``gains``
+    those that were a new best, ``dry`` those since the last new best, ``pending`` those under way.
+    ``price`` is what one more attempt costs, in any unit as long as it is the same for all.
+    ``open`` says that the search of this target may go on; ``action`` is what would be tried.
     """
 
     index: int
@@ -39,6 +41,7 @@ class TargetState:
     headroom: float | None = None
     best: float = 1.0
     reached: float | None = None
+    climb: tuple[float, ...] = ()
     attempts: int = 0
     gains: int = 0
     dry: int = 0
@@ -125,11 +128,6 @@ WORTH_A_DRAFT = 0.05
 """A first attempt is worth it where so large a part of the most that any target can save is."""
 
 _UNKNOWN_HEADROOM = 1.5
-_UNKNOWN_START = 0.7  # a first correct candidate is slower than eager more often than not
-_SLOWEST = 0.01  # slower than that is as far off as anything
-_NEAR = 1.05  # a best so close to the roofline is at it, as far as anyone can measure
-_STEP = 0.4  # part of the way to the roofline (of its logarithm) that a success is expected to make
-_FAR = 8  # successes that are looked ahead
 _PRIOR_WEIGHT = 8.0
 
 
@@ -150,14 +148,9 @@ def expected_gain(state: TargetState, rates: Rates) -> float:
 def _saved(state: TargetState) -> float:
     """Part of the target's time that a success is expected to save."""
     best = max(state.best, 1.0)
-    roof = max(state.headroom or _UNKNOWN_HEADROOM, 1.0)
-    if roof <= best * _NEAR:
-        return 0.0
-    at = state.reached if state.reached is not None else _UNKNOWN_START
-    at = max(at, best) if best > 1.0 else max(at, _SLOWEST)
-    left = math.log(roof / at) if at < roof else 0.0
-    after = (roof * math.exp(-left * (1 - _STEP) ** n) for n in range(1, _FAR + 1))
-    return max(max(1 / best - 1 / max(s, best), 0.0) / n for n, s in enumerate(after, 1))
+    known = state.reached if state.reached is not None else best if best > 1.0 else None
+    climb = state.climb or (() if known is None else (known,))
+    return saved_by_success(best, state.headroom or _UNKNOWN_HEADROOM, climb)
 
 
 def _first_ones_first(

@@ -19,10 +19,10 @@ from kforge_nb.search.allocate import Pick, Rates, Stop, TargetState, expected_g
 
 __all__ = ["LEAST_GAIN", "WORTH", "Close", "money_shares", "next_paid"]
 
-LEAST_GAIN = 1e-5
+LEAST_GAIN = 1e-6
 """A call that is expected to save no more than this part of the workload's time is not paid for."""
 
-WORTH = 0.05
+WORTH = 0.01
 """What the next dollar must be expected to bring, as a part of what the average one has brought."""
 
 

@@ -18,6 +18,7 @@ __all__ = [
     "RunRules",
     "TargetRules",
     "best_share",
+    "climb",
     "dry",
     "gain_flags",
     "gains",
@@ -159,6 +160,20 @@ def gains(tree: Tree) -> int:
 def reached(tree: Tree) -> float | None:
     """Speed-up of the fastest correct candidate, be it slower than the original; None for none."""
     return max((s for s in map(_correct_speedup, _judged(tree)) if s), default=None)
+
+
+def climb(tree: Tree) -> tuple[float, ...]:
+    """Speed-ups of the correct candidates that were a new best when they came, in order.
+
+    The last of them is the fastest of all, also where a later one was faster by mere luck.
+    """
+    found: list[float] = []
+    for speedup, gained in zip(map(_correct_speedup, _judged(tree)), gain_flags(tree), strict=True):
+        if gained:
+            found.append(speedup)
+        elif found:
+            found[-1] = max(found[-1], speedup)
+    return tuple(found)
 
 
 def gain_flags(tree: Tree) -> list[bool]:

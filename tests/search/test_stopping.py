@@ -118,6 +118,14 @@ def test_coming_closer_to_the_original_is_a_gain():
     assert stopping.reached(tree_of(None)) is None
 
 
+def test_the_climb_ends_at_the_fastest():
+    """Each new best in order, failures and luck left out; the last one is the fastest there is."""
+    tree = tree_of(0.4, None, 0.6, 0.604, 0.5)
+    assert stopping.climb(tree) == pytest.approx((0.4, 0.604))
+    assert stopping.climb(tree)[-1] == stopping.reached(tree)
+    assert stopping.climb(tree_of(None)) == ()
+
+
 def test_no_patience_where_money_decides():
     """Without patience no number of vain candidates ends a target."""
     assert stopping.target(tree_of(*[None] * 50), TargetRules(patience=None)) is None
