@@ -115,9 +115,11 @@ class Budget:
         rounding = (1.0 if info.eps > 1e-4 else ULPS) * info.eps
         found = torch.empty_like(self._exact, dtype=torch.float32)
         largest = 0.0
+        # Equal numbers make whole rows equal, which an addend may cancel to little all at once.
+        summed = self._row.clamp_min(self.scale) if terms.equal else self._row
         for rows, part in tiles(self._exact):
             size = self._error_and_size(rows, part)[1]
-            value = torch.maximum(self._row[rows], size).mul_(work * terms.units)
+            value = torch.maximum(summed[rows], size).mul_(work * terms.units)
             value.add_(base[rows]).add_(size, alpha=rounding)
             largest = max(largest, float(value.max()))
             found[rows, part] = value

@@ -43,7 +43,9 @@ def _pure(x, w):
 
 def _float32(x, w):
     h = x.to(torch.float32)
-    return w * (h * (1.0 / (h.square().mean(-1, keepdim=True) + 1e-6).sqrt())).double()
+    with np.errstate(invalid="ignore"):
+        total = np.add.accumulate(h.square().numpy()[:, ::-1], axis=-1)[:, -1:].copy()
+    return w * (h * (1.0 / (torch.from_numpy(total) / x.shape[-1] + 1e-6).sqrt())).double()
 
 
 def _half(x, w):
@@ -56,14 +58,14 @@ def _half(x, w):
     ids=["as the target", "in half", "where the target is exact"],
 )
 def test_a_double_that_was_made_of_floats_is_as_exact_as_they(target, kernel, right):
-    """Rows of 33 are too few for eager's luck to even out, so forty draws are tried."""
+    """Rows of 33 are too few for eager's luck to even out, so many draws are tried."""
     inputs = [torch.randn(4, 33).double(), torch.randn(33).double()]
     graph = target_of(target, *inputs).graph
     wrong = 0
-    for _ in range(40):
+    for _ in range(200):
         case = make_case(graph, "specials", hard_set("specials", inputs, secret_generator()))
         wrong += check_output(case.expected[0], kernel(*case.inputs), "o", "s").wrong is not None
-    assert wrong == 0 if right else wrong > 20  # in some draws a NaN is in every row
+    assert wrong == 0 if right else wrong > 100  # in some draws a NaN is in every row
 
 
 def _one_by_one(x, groups, off=1.0):
@@ -106,6 +108,7 @@ def test_a_variance_that_cancels_is_wrong_whatever_the_number_of_its_terms():
         middle = parts.mean((1, 2)).view(2, 1)
         twice = (rows - middle) / ((rows - middle).square().mean(-1, keepdim=True) + 1e-5).sqrt()
         assert check_output(case.expected[0], twice.view(x.shape), "o", case.name).wrong is None
+        assert check_output(case.expected[0], twice.view(x.shape) + 2.0, "o", case.name).wrong
 
 
 def _mix(x, w):
@@ -114,9 +117,10 @@ def _mix(x, w):
 
 def test_numbers_that_infinities_leave_alone_are_judged_by_more_than_eager_s_luck():
     """A few finite columns of a product: any order is right, a lower precision is not."""
-    inputs = [torch.randn(32, 256), torch.randn(16, 32)]
+    inputs = [torch.randn(40, 256), torch.randn(16, 40)]
     graph = target_of(_mix, *inputs).graph
-    for _ in range(40):
+    found = 0
+    for _ in range(60):
         name = "negative infinities"
         case = make_case(graph, name, hard_set(name, inputs, secret_generator()))
         x, w = case.inputs
@@ -125,7 +129,8 @@ def test_numbers_that_infinities_leave_alone_are_judged_by_more_than_eager_s_luc
             other = torch.from_numpy(np.add.accumulate(terms[:, ::-1], axis=1)[:, -1].copy())
         assert check_output(case.expected[0], other, "o", name).wrong is None
         short = w.to(torch.bfloat16).float() @ x
-        assert check_output(case.expected[0], short, "o", name).wrong
+        found += check_output(case.expected[0], short, "o", name).wrong is not None
+    assert found > 40  # in some draws hardly anything finite is left
 
 
 POINTWISE = {
