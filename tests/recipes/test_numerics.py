@@ -105,7 +105,7 @@ def test_cross_entropy(reduction: str, dtype: torch.dtype, recipe: Callable[...,
 
 
 @pytest.mark.parametrize(
-    "params", [{"stores": "stream"}, {"overlap": False}, {"ahead": 0}], ids=str
+    "params", [{"stores": "stream"}, {"overlap": False}, {"overlap": True}, {"ahead": 0}], ids=str
 )
 def test_every_move_computes_the_same(params: dict[str, Any], recipe: Callable[..., Any]) -> None:
     """The parameters that the search moves change speed only."""
@@ -114,6 +114,17 @@ def test_every_move_computes_the_same(params: dict[str, Any], recipe: Callable[.
         target = make_target(fn, *inputs, name=name)
         plain, moved = recipe(target)(*inputs)[0], recipe(target, **params)(*inputs)[0]
         torch.testing.assert_close(moved, plain, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3, 5])
+def test_few_rows_fill_and_drain_the_stages(rows: int, recipe: Callable[..., Any]) -> None:
+    """Layer norm has up to three rows under way: fewer than that, and a ragged end, are right."""
+    x = randn(rows, 531) + 3.0
+    target = make_target(lambda v: torch.nn.functional.layer_norm(v, (531,)), x)
+    staged, plain = recipe(target, overlap=2)(x)[0], recipe(target, overlap=False)(x)[0]
+    torch.testing.assert_close(staged, plain, rtol=1e-6, atol=1e-6)
+    want = torch.nn.functional.layer_norm(x, (531,))
+    torch.testing.assert_close(staged, want, rtol=1e-5, atol=1e-5)
 
 
 def _norm(x: Any) -> Any:

@@ -27,6 +27,9 @@ __all__ = ["LONGEST", "Core", "RowNorm", "families", "plan_rows"]
 LONGEST = 65536
 """Longest row, in elements: on a CPU its buffer (4 bytes each) lives on a thread's stack."""
 
+STAGED = 2048
+"""Longest row of which three fit the first cache beside what else is read."""
+
 
 @dataclass(frozen=True, slots=True)
 class Core:
@@ -59,7 +62,10 @@ class RowNorm:
         assert found is not None  # noqa: S101  (a match exists, and matching is deterministic)
         code, _ = found
         size = sum(prod(o.shape) * (4 if o.dtype == "float32" else 2) for o in match.target.outputs)
-        own: dict[str, list[Any]] = {"overlap": [True, False], "ahead": [1, 0, 2]}
+        overlap: list[Any] = [True, False]
+        if self.name == "layer_norm" and code.domain.length <= STAGED:
+            overlap = [2, True, False]  # three rows in one loop
+        own: dict[str, list[Any]] = {"overlap": overlap, "ahead": [1, 0, 2]}
         if self.name in ("layer_norm", "rms_norm"):
             own["keep"] = [True] if len(match.target.outputs) > 1 else [True, False]
         return render.common_parameters(size, code.streamable(), own)
@@ -75,7 +81,7 @@ class RowNorm:
             "C": ("int64_t", code.domain.length),
             "U": ("int", params["unroll"]),
             "AHEAD": ("int64_t", params["ahead"]),
-            "OVERLAP": ("bool", params["overlap"]),
+            "OVERLAP": ("int", int(params["overlap"])),
         }
         if self.name in ("softmax", "log_softmax"):
             constants["LOG"] = ("bool", self.name == "log_softmax")
