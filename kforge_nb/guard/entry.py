@@ -87,6 +87,7 @@ class GuardedCall:
         self.owner: Applied | None = None
         self.before: Any = None
         self.codes: list[types.CodeType] = []
+        self._forward = type(module).forward
         self.call = self._compile(dynamic)
         self.calls = self.compiled = self.bypassed = self.hooked = self.compiles = 0
         self.failures = 0
@@ -108,6 +109,8 @@ class GuardedCall:
         if torch.compiler.is_compiling() or _traced():
             return self.module._call_impl(*args, **kwargs)
         self.calls += 1
+        if type(self.module).forward is not self._forward:
+            self._forward_replaced()
         if RemovableHandle.next_id != self._hook_id or self._new_hooks:
             self._look_for_hooks()
         if self._new_hooks:
@@ -162,6 +165,11 @@ class GuardedCall:
         if self.dynamic is False and self.compiles > FIXED_SHAPES:
             self.grown = True
             self.call = self._compile(None)
+
+    def _forward_replaced(self) -> None:
+        """Dynamo reads a class's method once, so another one needs another compile."""
+        self._forward = type(self.module).forward
+        self.call = self._compile(self.dynamic)
 
     def _look_for_hooks(self) -> None:
         """Hooks are numbered for the whole process, so a new number is a reason to look."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import io
+import types
 
 import pytest
 import torch
@@ -312,6 +313,25 @@ def test_an_adapter_takes_effect(guarded, x):
     for module in (model, twin):
         module.norm = torch.nn.Identity()
     check(model, twin, x)
+
+
+@pytest.mark.parametrize("where", ["class", "instance"])
+def test_another_forward_takes_effect(guarded, x, monkeypatch, where):
+    """A forward that a user puts in place of the model's runs, with the kernels inside it."""
+    model, applied, twin = guarded
+    check(model, twin, x)
+    old = type(model).forward
+
+    def forward(self, x):
+        return old(self, x) + 100
+
+    if where == "class":
+        monkeypatch.setattr(type(model), "forward", forward)
+    else:
+        model.forward, twin.forward = (types.MethodType(forward, m) for m in (model, twin))
+    before = launches(applied)
+    check(model, twin, x)
+    assert launches(applied) > before
 
 
 def test_hooks_added_later_fire(guarded, x):
