@@ -8,6 +8,7 @@ and nothing has to run between fork and exec in a threaded parent.
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import time
@@ -16,9 +17,12 @@ from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+from kforge_nb.errors import MissingTool
+
 __all__ = ["Outcome", "run_limited"]
 
 _LOOK_SECONDS, _END_SECONDS = 0.1, 20.0
+_ROOM = 64 << 10  # bytes: a disk with less is what a compiler failed for, whatever it says
 LOG_LIMIT = 256 << 10
 FILE_LIMIT_BLOCKS = 2 * (512 << 20) // 1024  # ulimit -f counts blocks of 512 bytes: 512 MiB
 _WRAPPER = (
@@ -56,6 +60,9 @@ def run_limited(
         time_limit: seconds of wall time; the same (rounded up) limits CPU time.
         memory_limit: bytes of address space for each process.
         stop: asked ten times a second; when it says so, the group gets SIGTERM and some seconds.
+
+    Raises:
+        MissingTool: it failed, and the disk of ``folder`` is full.
     """
     limits = [str(memory_limit // 1024), str(int(time_limit) + 1), str(FILE_LIMIT_BLOCKS)]
     wrapped = ["/bin/sh", "-c", _WRAPPER, "sh", *limits, *command]
@@ -79,6 +86,11 @@ def run_limited(
         finally:
             _kill_group(process)
     seconds = time.monotonic() - start
+    if process.returncode != 0 and shutil.disk_usage(folder).free < _ROOM:
+        raise MissingTool(
+            f"{command[0]} failed, and the disk of {folder.parent} is full; free some space there, "
+            "then go on"
+        )
     return Outcome(process.returncode, _read_log(log_path), seconds, timed_out, stopped)
 
 

@@ -7,6 +7,7 @@ import sys
 import time
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -219,6 +220,14 @@ def test_a_lost_path_does_not_hide_the_systems_package_manager(monkeypatch, tmp_
     monkeypatch.setattr(toolchain, "SYSTEM", (str(tmp_path),))
     monkeypatch.setenv("PATH", str(tmp_path / "nowhere"))
     assert cpp.install_command() == "sudo apt-get install -y g++"
+
+
+def test_a_full_disk_is_told_as_such(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """A compiler that fails where nothing can be written says nothing about the source."""
+    assert isinstance(cpp.build("int half(", "half", cache=tmp_path), cpp.CompileFailed)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=0))
+    with pytest.raises(MissingTool, match=f"the disk of {tmp_path} is full; free some space"):
+        cpp.build("int half(", "half", cache=tmp_path)
 
 
 def test_cxx_is_asked_first(monkeypatch: pytest.MonkeyPatch) -> None:
