@@ -24,6 +24,7 @@ from kforge_nb.guard.report import Decision, InRest, Whole, isolated_comparison
 from kforge_nb.guard.sides import (
     absence,
     at_place,
+    idle,
     name_of,
     peak_of,
     reserved,
@@ -191,6 +192,7 @@ class Decider:
         if not present:
             return present
         self.say(f"timing {len(present)} targets at their places in the model")
+        counts = {f: launch.counters(backend.handles[f]) for f in present}
         for kernels in (True, False):
             model.run_timed(kernels)
         samples = interleave(
@@ -202,6 +204,8 @@ class Decider:
         )
         for fingerprint in present:
             self._place(fingerprint, at_place(samples, fingerprint))
+            if why := idle(backend.handles[fingerprint], counts[fingerprint]):
+                self.reasons[fingerprint] = why
         return frozenset(f for f in present if f not in self.reasons)
 
     def _place(self, fingerprint: str, found: Comparison) -> None:

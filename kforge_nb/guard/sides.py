@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
+from kforge_nb.guard import launch
 from kforge_nb.guard.measure import free_memory, one_sample
 from kforge_nb.guard.stats import looked
 
@@ -15,7 +16,16 @@ if TYPE_CHECKING:
     from kforge_nb.guard.measure import Model
     from kforge_nb.judge.evaluation import Comparison
 
-__all__ = ["absence", "at_place", "name_of", "peak_of", "reserved", "sample_of", "settled"]
+__all__ = [
+    "absence",
+    "at_place",
+    "idle",
+    "name_of",
+    "peak_of",
+    "reserved",
+    "sample_of",
+    "settled",
+]
 
 
 def sample_of(model: Model, enabled: frozenset[str]) -> Callable[[], float]:
@@ -57,6 +67,19 @@ def at_place(samples: Mapping[str, list[Mapping[str, float]]], fingerprint: str)
     ours = [1e6 * max(s.get(fingerprint, 0.0), 1e-9) for s in samples["kernel"]]
     theirs = [1e6 * max(s.get(fingerprint, 0.0), 1e-9) for s in samples["original"]]
     return looked("original", ours, theirs)
+
+
+def idle(handle: int, before: Mapping[str, Any]) -> str:
+    """Why a kernel's original ran wherever it was timed; empty where the kernel ran.
+
+    ``before``: its counters before the timing. Two runs of the original look like a kernel without
+    gain.
+    """
+    now = launch.counters(handle)
+    if now["launches"] > before["launches"]:
+        return ""
+    rose = [r for r, n in now["fallbacks"].items() if n > before["fallbacks"].get(r, 0)]
+    return f"its kernel never ran at its place ({', '.join(rose) or 'it was not called'})"
 
 
 def settled(found: Comparison, width: float = 0.05) -> bool:

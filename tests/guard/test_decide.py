@@ -12,7 +12,7 @@ import torch
 
 from kforge_nb.candidates.candidate import Candidate
 from kforge_nb.errors import BadInput
-from kforge_nb.guard import fidelity
+from kforge_nb.guard import fidelity, launch
 from kforge_nb.guard.accepted import Accepted
 from kforge_nb.guard.decide import decide
 from kforge_nb.guard.fidelity import check_fidelity
@@ -116,6 +116,14 @@ def test_a_winner_stays_and_a_loser_goes(workload, model, accept, x, build):
     assert rows["decisions"][0]["in_model"].keys() == {
         "ratio", "low", "high", "n", "ours_us", "against_us",
     }  # fmt: skip
+
+
+def test_a_kernel_that_does_not_run_is_told_as_such(workload, model, accept, x):
+    """Two timings of the original are no finding about a kernel."""
+    with launch.originals():
+        report = decide(workload, [by_title(accept(model, x))["rms norm"]], "eager", time_limit=20)
+    assert not report.decisions[0].installed
+    assert "its kernel never ran at its place" in report.decisions[0].reason
 
 
 def test_a_kernel_that_spoils_fidelity_goes(workload, model, accept, x, build):
