@@ -7,6 +7,7 @@ import random
 import threading
 from dataclasses import replace
 from pathlib import Path
+from statistics import median
 
 import pytest
 import torch
@@ -256,6 +257,14 @@ def test_a_runner_whose_events_disagree_is_suspicious(inputs):
     ruled = rule(target, comparison("eager", odd), [odd], 0.0)
     assert ruled.verdict is Verdict.SUSPICIOUS
     assert "events" in ruled.reason
+
+
+def test_a_held_up_exchange_makes_no_call_short(inputs):
+    """Where events see more of a call than the clock, their time counts, and nobody is accused."""
+    found = _session(inputs, _Side(1e-4, 0.01, 15, events=1.25), _Side(3e-4, 0.01, 16))
+    assert found.disagreement is None
+    assert median(found.ours) == pytest.approx(1.25e-4, rel=0.05)
+    assert found.found.ratio == pytest.approx(3 / 1.25, rel=0.05)
 
 
 def test_other_work_on_the_device_is_noticed(inputs):

@@ -83,6 +83,16 @@ class _Tally:
         )
         return found[0] - found[1], spread
 
+    def cautious(self) -> list[float]:
+        """``net``, longer by what the side's events see of a call and the judge's clock does not.
+
+        No call can hide from the clock over its whole batch. But where the exchange of the batches
+        without calls was held up, too much is taken off: nobody's call is to look short for that.
+        """
+        unseen, spread = self.unseen()
+        short = max(0.0, -unseen - 2 * spread)
+        return [one + short for one in self.net()]
+
 
 @contextmanager
 def spending(session: Session, name: str) -> Iterator[None]:
@@ -168,7 +178,7 @@ def run_cuda_session(
         late = plan.over(time.monotonic() - start, done)
         if session.stopped or late or done >= look:
             look = next_look(done)
-            session.ours, session.against = (tally.net() for tally in tallies)
+            session.ours, session.against = tallies[0].cautious(), tallies[1].net()
             session.found = paired_ratio(session.ours, session.against)
             session.decision = decide(session.found, plan.narrow)
             if session.decision is not None or session.stopped or late:
@@ -333,9 +343,9 @@ def _disturbed(empty: list[float]) -> float:
 
 
 def _disagreement(tally: _Tally) -> str | None:
-    """Words, if the judge's clock and the runner's events tell different times of a call."""
+    """Words, if the judge's clock tells a longer time of a call than the runner's events."""
     judged, (unseen, spread) = plain.median(tally.net()), tally.unseen()
-    if abs(unseen) <= max(_AGREE * judged, _AGREE_SECONDS) + 2 * spread:
+    if unseen <= max(_AGREE * judged, _AGREE_SECONDS) + 2 * spread:
         return None
     own = max(judged - unseen, 0.0)
     return (
