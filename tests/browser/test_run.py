@@ -215,7 +215,7 @@ def test_the_run_is_exported_by_a_later_kernel(watched, lab):
         f"%load_ext kforge_nb\n%kforge export watched {FILE}",
     )
     command(watched, "notebook:run-cell")
-    watched.get_by_text(f"wrote {FILE}").wait_for(timeout=60_000)
+    watched.get_by_text(f"wrote run watched to {FILE}").wait_for(timeout=60_000)
     document = json.loads((lab[1] / "watched" / FILE).read_text())
     assert document["state"] == "stopped"
     assert len(document["nodes"]) == len(document["details"]) > 2

@@ -169,7 +169,9 @@ def test_the_commands_show_a_run(prepared, tmp_path):
     assert "application/vnd.kforge.run+json" in shown
     assert "targets are replaced" in prepared.run("%kforge guard shown").outputs[-1]["text/plain"]
     path = tmp_path / "shown.kforge.json"
-    assert f"wrote {path}" in prepared.run(f"%kforge export shown {path} --redact").stdout
+    assert (
+        f"wrote run shown to {path}" in prepared.run(f"%kforge export shown {path} --redact").stdout
+    )
     assert path.exists()
     assert "shown" in prepared.run("%kforge runs").text
     assert "everything needed is here" in prepared.run("%kforge doctor").text
