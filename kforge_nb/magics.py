@@ -10,7 +10,7 @@ from __future__ import annotations
 import builtins
 import keyword
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -83,29 +83,33 @@ def _commands() -> dict[str, Command]:
     found["export"].parser.add_argument(
         "--redact", action="store_true", help="leave out sources, names and values of your code"
     )
-    _judge_options(found["judge"].parser, specs["allow_host_code"])
-    kernel = found["kernel"].parser
-    kernel.add_argument(
-        "--target", metavar="N/NAME", help="the target it computes, by index or name"
-    )
-    kernel.add_argument("--parent", metavar="ID", help="node that the kernel was made from")
-    kernel.add_argument(
-        "--language",
-        metavar="|".join(LANGUAGES),
-        help="what the kernel is written in (default: what fits the target's device)",
-    )
-    kernel.add_argument("--run", help=f"name of the run ({_LATEST})")
+    _judge_arguments(found["judge"].parser, specs["allow_host_code"])
+    _kernel_arguments(found["kernel"].parser, [specs["backend"], specs["allow_host_code"]])
     found["answer"].parser.add_argument("id", metavar="ID", help="id of the prompt")
     found["answer"].parser.add_argument("--run", help=f"name of the run ({_LATEST})")
-    for name in ("backend", "allow_host_code"):
-        add_option(kernel, specs[name])
     for name, command in found.items():
         if name not in {"optimize", "profile", "judge"}:
             add_option(command.parser, specs["store"])
     return found
 
 
-def _judge_options(parser: Any, allow_host_code: Any) -> None:
+def _kernel_arguments(parser: Any, shared: Sequence[Any]) -> None:
+    """The options of ``%%kforge kernel``; ``shared`` are those that a run has too."""
+    parser.add_argument(
+        "--target", metavar="N/NAME", help="the target it computes, by index or name"
+    )
+    parser.add_argument("--parent", metavar="ID", help="node that the kernel was made from")
+    parser.add_argument(
+        "--language",
+        metavar="|".join(LANGUAGES),
+        help="what the kernel is written in (default: what fits the target's device)",
+    )
+    parser.add_argument("--run", help=f"name of the run ({_LATEST})")
+    for spec in shared:
+        add_option(parser, spec)
+
+
+def _judge_arguments(parser: Any, allow_host_code: Any) -> None:
     """The options of ``%kforge judge``."""
     parser.add_argument("path", help="the file: .py, .cpp or .cu")
     parser.add_argument(

@@ -35,16 +35,22 @@ def test_replays_compute_on_their_own_slots(run, timed):
         loaded.fetch(HELD_CALLS)
 
 
+def ready(run, slots):
+    """A kernel that doubles, its slots on the device and its graphs made."""
+    loaded = run(one("twice"), slots=slots)
+    loaded.load()
+    loaded.runner.upload(0, slots.slots)
+    loaded.runner.prepare(slots.slots)
+    return loaded
+
+
 def test_new_values_reach_the_replays(run, target, seen):
     """Slots that changed are uploaded again, also across the end of the row."""
     import random
 
     slots = timed_of(target, seen)
     try:
-        loaded = run(one("twice"), slots=slots)
-        loaded.load()
-        loaded.runner.upload(0, slots.slots)
-        loaded.runner.prepare(slots.slots)
+        loaded = ready(run, slots)
         slots.renew(slots.slots - 1, 2, random.Random(3))
         loaded.runner.upload(slots.slots - 1, 2)
         loaded.runner.batch(1)
@@ -59,10 +65,7 @@ def test_stretches_alone_reach_the_device(run, target, seen):
     """Of what changed in two places one is copied; a stretch beyond the slots is refused."""
     slots = timed_of(target, seen)
     try:
-        loaded = run(one("twice"), slots=slots)
-        loaded.load()
-        loaded.runner.upload(0, slots.slots)
-        loaded.runner.prepare(slots.slots)
+        loaded = ready(run, slots)
         before = slots.snapshot(0)[0]
         buffer = slots.layout.buffers[0]
         values = torch.from_numpy(slots.raw(0)[0]).view(torch.float32)
