@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import sys
 from pathlib import Path
 
@@ -25,6 +26,9 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--limit", type=float, required=True, help="seconds for this stage")
+    parser.add_argument(
+        "--ends", type=float, default=math.inf, help="end of the whole call, monotonic clock"
+    )
     parser.add_argument("--search-time", type=float, default=240.0)
     parser.add_argument("--guard-time", type=float, default=240.0)
     parser.add_argument("--rest", default="auto")
@@ -65,6 +69,7 @@ def main() -> int:
             seconds=options.seconds,
             only=options.sides,
             need_ahead=options.need_ahead,
+            ends=options.ends,
         )
     elif stage == "ops":
         ops_stage(name, size, device, places, options.limit)

@@ -19,7 +19,7 @@ from signal import SIGKILL
 
 from benchmarks.gpu_models_kernels import without_kernels
 from benchmarks.gpu_models_sides import MODES, ahead_of
-from benchmarks.gpu_models_state import Places
+from benchmarks.gpu_models_state import Body, Places, waited
 from benchmarks.gpu_models_time import wanted_sides
 
 __all__ = ["COMPILE_S", "run_stages"]
@@ -31,6 +31,8 @@ BUILD_S = 25.0
 """What a child may take beside that, to start and to build the model."""
 AHEAD_SHARE = 0.5
 """So much of the time that is left compiling ahead may take, or nothing would be timed."""
+LOOK_S = 0.5
+"""Seconds between two looks at whether a child waits for the device."""
 UNFINISHED = "did_not_finish"
 _COMMAND = (sys.executable, "-m", "benchmarks.gpu_models_child")
 LARGE = "qwen35-35b"
@@ -146,7 +148,7 @@ def _child(name: str, stage: str, options: argparse.Namespace, limit: float) -> 
             start_new_session=True,
         )
         try:
-            code = child.wait(timeout=limit + GRACE_S)
+            code = _wait(child, partial(places.read, name, stage), limit, options.deadline)
         except subprocess.TimeoutExpired:
             _stop(child)
             return f"{UNFINISHED} within {limit:.0f} s"
@@ -156,6 +158,23 @@ def _child(name: str, stage: str, options: argparse.Namespace, limit: float) -> 
     if code == 0:
         return "ended"
     return f"failed ({_why(log.read_text(errors='replace')) or f'exit {code}'})"
+
+
+def _wait(
+    child: subprocess.Popen[bytes], body: Callable[[], Body], limit: float, deadline: float
+) -> int:
+    """The child's exit status; raises TimeoutExpired where its limit, or the whole call, is over.
+
+    The time in which it waits for a device that another stage holds counts against the call only.
+    """
+    start = time.monotonic()
+    while True:
+        left = min(start + limit + GRACE_S + waited(body()), deadline) - time.monotonic()
+        try:
+            return child.wait(timeout=max(0.0, min(LOOK_S, left)))
+        except subprocess.TimeoutExpired:
+            if left <= LOOK_S:
+                raise
 
 
 def _why(log: str) -> str:
@@ -181,6 +200,7 @@ def _words(name: str, stage: str, options: argparse.Namespace) -> Sequence[str]:
         "--baseline": options.baseline,
         "--candidates": options.candidates,
         "--seconds": options.seconds,
+        "--ends": options.deadline,
     }
     words = [name, stage, *(str(word) for pair in given.items() for word in pair)]
     needs = ["--need-ahead"] if options.ahead else []

@@ -18,9 +18,11 @@ if TYPE_CHECKING:
 
     from kforge_nb.run.handle import Run
 
-__all__ = ["Budget", "search_stage"]
+__all__ = ["Budget", "follow", "search_stage"]
 
 CANDIDATES = 4000
+LOOK_S = 3.0
+"""Seconds between two looks at what a run is doing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,19 @@ def search_stage(name: str, size: Size, device: str, places: Places, budget: Bud
         case = build(name, size, device)
     with stage.measuring("optimize"):
         run = _run(name, workload_of(case), str(places.store(name)), budget)
+        follow(run, lambda status: stage.put(step=f"optimize: {status}"))
     stage.put(**_found(run), done=run.state == "done", step=run.status())
+
+
+def follow(run: Run, tell: Callable[[str], None], every: float = LOOK_S) -> None:
+    """Wait for a run's end; what it is doing is told meanwhile, should it be broken off."""
+    while True:
+        tell(run.status())
+        try:
+            run.wait(every)
+        except TimeoutError:
+            continue
+        return
 
 
 def _run(name: str, fn: Callable[[], Any], store: str, budget: Budget) -> Run:
@@ -61,9 +75,9 @@ def _run(name: str, fn: Callable[[], Any], store: str, budget: Budget) -> Run:
             guard_time=budget.guard,
             rest=budget.rest,
             baseline=budget.baseline,
-            wait=True,
+            wait=False,
         )
-    return run if run.state == "done" else kforge_nb.resume(name, fn, store=store).wait()
+    return run if run.state == "done" else kforge_nb.resume(name, fn, store=store)
 
 
 def _candidate(run: Run, node: Body, targets: Mapping[int, Body]) -> Body:

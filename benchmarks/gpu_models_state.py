@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-__all__ = ["Body", "Places", "StageFile"]
+__all__ = ["Body", "Places", "StageFile", "waited"]
 
 Body = dict[str, Any]
 
@@ -60,6 +60,16 @@ class Places:
             yield
 
 
+def waited(body: Body) -> float:
+    """Seconds that a stage has waited for the device so far, also while it waits.
+
+    ``waiting_since`` is of the clock that all processes of a machine share.
+    """
+    since = body.get("waiting_since")
+    done = float((body.get("seconds") or {}).get("wait", 0.0))
+    return done + (max(0.0, time.monotonic() - since) if since is not None else 0.0)
+
+
 class StageFile:
     """The file of one stage while it is being made: steps with their seconds, and results."""
 
@@ -79,11 +89,12 @@ class StageFile:
     @contextmanager
     def measuring(self, name: str) -> Iterator[None]:
         """A step that has the device to itself; waiting for it is a step of its own."""
-        start = time.perf_counter()
-        self.put(step=f"wait for {name}")
+        start = time.monotonic()
+        self.put(step=f"wait for {name}", waiting_since=start)
         with self.places.device():
-            waited = time.perf_counter() - start
-            self.body["seconds"]["wait"] = round(self.body["seconds"].get("wait", 0) + waited, 2)
+            before = self.body["seconds"].get("wait", 0)
+            self.body["seconds"]["wait"] = round(before + time.monotonic() - start, 2)
+            self.body.pop("waiting_since")
             with self.step(name):
                 yield
 

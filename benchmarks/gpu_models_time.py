@@ -7,6 +7,7 @@ child did not end in time is ``did_not_finish`` and is not timed.
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -23,6 +24,9 @@ __all__ = ["ahead_stage", "time_stage", "wanted_sides"]
 
 RESERVE_S = 12.0
 """Seconds kept beside the timing itself when it is asked whether one more side can be prepared."""
+TIMING_SHARE = 0.35
+RESERVE_SHARE = 0.15
+"""At most so much of what the stage has left goes to timing, and to what is kept beside it."""
 SAMPLE_S = 0.004
 
 
@@ -55,10 +59,14 @@ def time_stage(
     seconds: float,
     only: Sequence[str] = (),
     need_ahead: bool = False,
+    ends: float = math.inf,
 ) -> None:
     """Prepare as many sides as the limit allows, then time them all in turn.
 
     ``need_ahead`` leaves out what Inductor would have to compile here, where nothing can stop it.
+    Where the limit is short the timing is too: a few samples of the first sides tell more than no
+    side. ``ends`` is when the whole call ends, on the monotonic clock; waiting for the device
+    counts against that alone.
     """
     end = time.monotonic() + limit
     stage = StageFile(places, name, "time")
@@ -68,12 +76,13 @@ def time_stage(
         sides = Sides(case, kernels_of(places, name), device)
     wanted = wanted_sides(places, name, device, only)
     left_out = _not_compiled(places, name, wanted) if need_ahead else {}
-    left_out |= _prepare(sides, stage, [s for s in wanted if s not in left_out], end - seconds)
+    seconds, until = _shares(end - time.monotonic(), seconds)
+    left_out |= _prepare(sides, stage, [s for s in wanted if s not in left_out], until)
     calls = {side: sides.side(side) for side in sides.calls}
     want = _floats(calls[EAGER]())
     differences = {side: _difference(want, _floats(call())) for side, call in calls.items()}
     with stage.measuring("time"):
-        samples = _timed(calls, seconds)
+        samples = _timed(calls, min(seconds, max(0.0, ends - time.monotonic() - RESERVE_S / 2)))
     sides.leave()
     stage.put(
         samples={side: [float(f"{s:.6g}") for s in taken] for side, taken in samples.items()},
@@ -99,11 +108,21 @@ def _not_compiled(places: Places, name: str, wanted: Sequence[str]) -> dict[str,
     return found
 
 
+def _shares(left: float, seconds: float) -> tuple[float, float]:
+    """Seconds to time with so much time left, and until when sides may be prepared."""
+    seconds = min(seconds, TIMING_SHARE * left)
+    reserve = min(RESERVE_S, RESERVE_SHARE * left)
+    return seconds, time.monotonic() + left - seconds - reserve
+
+
 def _prepare(sides: Sides, stage: StageFile, wanted: Sequence[str], end: float) -> dict[str, str]:
-    """Add one side after the other while there is time; why the others were left out."""
+    """Add one side after the other while there is time; why the others were left out.
+
+    The plain eager side is always there, and one beside it, or nothing could be compared.
+    """
     left_out: dict[str, str] = {}
     for side in wanted:
-        if side != EAGER and time.monotonic() > end - RESERVE_S:
+        if len(sides.calls) > 1 and time.monotonic() > end:
             left_out[side] = "not prepared: the time was over"
             continue
         try:

@@ -6,17 +6,19 @@ import argparse
 import json
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
 import torch
 
-from benchmarks import gpu_models, gpu_models_run
+from benchmarks import gpu_models, gpu_models_run, gpu_models_time
 from benchmarks.gpu_models_cases import build
 from benchmarks.gpu_models_kernels import Kernels
 from benchmarks.gpu_models_profile import profile_stage
+from benchmarks.gpu_models_search import follow
 from benchmarks.gpu_models_sides import Sides, all_sides
-from benchmarks.gpu_models_state import Places, StageFile
+from benchmarks.gpu_models_state import Places, StageFile, waited
 from benchmarks.gpu_models_time import time_stage
 
 CHILD = """
@@ -192,11 +194,16 @@ def test_a_stage_file_shows_the_step_it_is_in(tmp_path):
     assert set(body["seconds"]) == {"wait", "time"}
 
 
-def test_the_guards_rest_is_prepared_first():
+def test_the_most_telling_sides_are_prepared_first():
     """Where time is short the figures that the bars ask for are there."""
-    assert all_sides("cuda", "cudagraphs")[:5] == [
-        "eager", "guarded-cudagraphs", "empty-cudagraphs", "guarded-eager", "empty-eager",
+    assert all_sides("cuda", "cudagraphs")[:7] == [
+        "eager", "empty-eager", "guarded-eager", "empty-cudagraphs", "guarded-cudagraphs",
+        "reduce-overhead", "compile",
     ]  # fmt: skip
+    assert all_sides("cuda", "eager")[:4] == [
+        "eager", "empty-eager", "guarded-eager", "reduce-overhead",
+    ]  # fmt: skip
+    assert len(set(all_sides("cuda", "inductor"))) == len(all_sides("cuda", "eager")) == 12
     assert not [side for side in all_sides("cpu", "eager") if "cudagraphs" in side.split("-", 1)[-1]
                 and side != "max-autotune"]  # fmt: skip
 
@@ -228,3 +235,86 @@ def test_without_a_gpu_one_sentence_is_all(monkeypatch, capsys):
     assert shown.out == ""
     assert shown.err.count("\n") == 1
     assert "needs a GPU" in shown.err
+
+
+WAITER = """
+import json, os, sys, time
+name, stage = sys.argv[1:3]
+state = sys.argv[sys.argv.index("--state") + 1]
+path = os.path.join(state, f"{name}.{stage}.json")
+body = {"model": name, "stage": stage, "done": False, "seconds": {}, "step": "wait for optimize"}
+open(path + ".new", "w").write(json.dumps({**body, "waiting_since": time.monotonic()}))
+os.replace(path + ".new", path)
+time.sleep(2.5)
+open(path + ".new", "w").write(json.dumps({**body, "seconds": {"wait": 2.5}, "done": True}))
+os.replace(path + ".new", path)
+"""
+
+
+def test_waiting_for_the_device_costs_a_stage_nothing_of_its_limit(options, tmp_path):
+    """Beside a model that holds the device another one keeps its time; only the call's end stays.
+
+    Its own time here would be over long before it has the device.
+    """
+    (tmp_path / "child.py").write_text(WAITER)
+    options.time_limit = 1.0
+    (line,) = _told(options, "search")
+    assert "search: done in" in line
+    options.places.file("vae", "search").unlink()
+    options.deadline = time.monotonic() + 2.0
+    (line,) = _told(options, "search")
+    assert "did_not_finish" in line
+    assert "last step: wait for optimize" in line
+
+
+def test_a_step_tells_since_when_it_waits(tmp_path):
+    """What is read from outside counts the waiting while it lasts, and afterwards."""
+    places = Places(tmp_path, tmp_path)
+    assert waited({}) == 0.0
+    body = {"waiting_since": time.monotonic() - 100.0, "seconds": {"wait": 7.0}}
+    assert 107.0 <= waited(body) < 160.0
+    stage = StageFile(places, "vae", "search")
+    with stage.measuring("optimize"):
+        assert "waiting_since" not in places.read("vae", "search")
+
+
+def test_with_little_time_the_first_sides_are_timed_shortly():
+    """A stage that begins late gives shorter timing, not a report without any side."""
+    begun = time.monotonic()
+    seconds, until = gpu_models_time._shares(20.0, 30.0)
+    assert seconds == pytest.approx(7.0)
+    assert 9.0 < until - begun < 12.0
+    assert gpu_models_time._shares(400.0, 30.0)[0] == 30.0
+
+
+def test_where_the_time_is_over_one_side_is_compared_all_the_same():
+    """Eager alone says nothing; the first pair is made ready, and the others are told."""
+    added = []
+    sides = argparse.Namespace(calls={"eager": []})
+
+    def add(side):
+        added.append(side)
+        sides.calls[side] = []
+
+    sides.add = add
+    stage = argparse.Namespace(step=lambda name: nullcontext(), put=lambda **values: None)
+    wanted = ["eager", "empty-eager", "guarded-eager"]
+    left = gpu_models_time._prepare(sides, stage, wanted, time.monotonic() - 1.0)
+    assert added == ["eager", "empty-eager"]
+    assert left == {"guarded-eager": "not prepared: the time was over"}
+
+
+def test_what_a_run_is_doing_is_told_while_it_goes_on():
+    """A stage that is broken off has the run's last words in its file."""
+    said = iter(["searching", "measuring in the model", "done"])
+    ends = iter([TimeoutError, TimeoutError, None])
+
+    def wait(_seconds):
+        end = next(ends)
+        if end is not None:
+            raise end
+
+    run = argparse.Namespace(status=lambda: next(said), wait=wait)
+    told: list[str] = []
+    follow(run, told.append)
+    assert told == ["searching", "measuring in the model", "done"]
