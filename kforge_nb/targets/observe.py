@@ -25,7 +25,7 @@ from torch.utils import _pytree as pytree
 from kforge_nb.targets.operators import KINDS, Operator, spelling
 from kforge_nb.targets.target import TensorSpec
 
-__all__ = ["Observation", "observe"]
+__all__ = ["Observation", "observe", "state_kept"]
 
 Mode = Literal["real", "traced", "fake"]
 # Kinds that never write to their arguments unless their spelling says *in place*.
@@ -71,7 +71,7 @@ def _observe(run: _Run) -> list[Observation]:
             stack.enter_context(state.restored())
         stack.enter_context(torch.inference_mode(False))
         stack.enter_context(torch.no_grad())
-        stack.enter_context(_state_kept())
+        stack.enter_context(state_kept())
         if run.mode != "real":
             stack.enter_context(run.fake_mode)
         elif any(op.kind == "random" for op in operators):
@@ -334,7 +334,7 @@ def _last_uses(nodes: Sequence[fx.Node]) -> dict[int, list[int]]:
 
 
 @contextmanager
-def _state_kept() -> Iterator[None]:
+def state_kept() -> Iterator[None]:
     """Undo what ``_set_grad_enabled`` or ``_enter_autocast`` nodes without a partner leave."""
     grad = torch.is_grad_enabled()
     cast = [(d, torch.is_autocast_enabled(d), torch.get_autocast_dtype(d)) for d in _DEVICES]
