@@ -6,7 +6,7 @@ that was not shown, however large the figure in its middle is.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 
 from kforge_nb.view import words
@@ -14,10 +14,12 @@ from kforge_nb.view import words
 __all__ = [
     "Claim",
     "at_run_time",
+    "by_rest",
     "claim",
     "counted",
     "fidelity",
     "measured",
+    "nothing_won",
     "shown",
     "unconfirmed",
     "versus",
@@ -115,6 +117,26 @@ def fidelity(found: Mapping[str, Any] | None) -> str:
         return "an error where eager has none"
     ratio = found["ratio"]
     return "not measured" if ratio is None else f"{words.ratio(ratio)} eager's error"
+
+
+def by_rest(decision: Mapping[str, Any]) -> str:
+    """Which rests take the kernel, where some do and several were measured; else nothing."""
+    rests = decision.get("rests") or ()
+    kept = [entry["rest"] for entry in rests if entry["installed"]]
+    left = [entry["rest"] for entry in rests if not entry["installed"]]
+    if not kept or len(rests) == 1:
+        return ""
+    original = f"; original with {', '.join(left)}" if left else ""
+    return f"replaced with rest {', '.join(kept)}{original}"
+
+
+def nothing_won(decisions: Sequence[Mapping[str, Any]]) -> str:
+    """``nothing won inside the model``, and with which other rests something did."""
+    entries = [entry for d in decisions for entry in d.get("rests") or () if entry["installed"]]
+    rests = ", ".join(dict.fromkeys(entry["rest"] for entry in entries))
+    if not rests:
+        return "nothing won inside the model"
+    return f"nothing won with the recommended rest; kernels won with {rests}"
 
 
 def counted(found: Mapping[str, Any] | None) -> str:

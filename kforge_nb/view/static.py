@@ -64,7 +64,7 @@ def _headline(document: Document) -> str:
     lead = facts.headline(document)
     row = lead.over_empty or lead.over_eager
     if lead.nothing_won:
-        big, after = "0 replaced", "nothing won inside the model"
+        big, after = "0 replaced", claims.nothing_won(document["decisions"])
     elif row is not None:
         big, after, _ = claims.claim(row)
     elif lead.estimate is not None and lead.estimate > 1:
@@ -147,7 +147,7 @@ def _decisions(document: Document) -> str:
     rows = [
         [
             f"{d['target']} {names.get(d['target'], d['fingerprint'][:12])}",
-            words.marked(words.decision(d), nodes.get(d["node"] or "")),
+            _decided(d, nodes.get(d["node"] or "")),
             claims.measured(d["isolated"]),
             claims.measured(d["in_model"]),
             words.change(change_us(d)),
@@ -161,6 +161,11 @@ def _decisions(document: Document) -> str:
     more = f"<p>{left} more kept original without a kernel to try.</p>" if left else ""
     ran = claims.at_run_time(document["counters"])
     return table + more + (f"<p>{escape(ran)}</p>" if ran else "")
+
+
+def _decided(decision: Mapping[str, Any], node: Mapping[str, Any] | None) -> str:
+    rests = claims.by_rest(decision)
+    return words.marked(words.decision(decision), node) + (f" ({rests})" if rests else "")
 
 
 def _whole(document: Document) -> str:

@@ -27,7 +27,8 @@ def _headline(document: Document) -> str:
     if further := words.goes_on(document):
         lines.append(f"  {further}")
     if lead.nothing_won:
-        lines.append("  nothing won inside the model, so every target stays original")
+        won = claims.nothing_won(document["decisions"])
+        lines.append(f"  {won}, so every target stays original")
     compared = facts.comparisons(lead)
     if claims.shown(lead.over_eager) in ("faster", "slower") and lead.over_eager is not None:
         before, after = scaled_times(document, lead.over_eager)

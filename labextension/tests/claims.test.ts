@@ -20,6 +20,13 @@ test("run-time counters are told as Python tells them", () => {
   }
 });
 
+test("what each rest does with a kernel is told as Python tells it", () => {
+  for (const { rests, text } of expected.by_rest) expect(claims.byRest({ rests })).toBe(text);
+  for (const { decisions, text } of expected.nothing_won) {
+    expect(claims.nothingWon(decisions as Parameters<typeof claims.nothingWon>[0])).toBe(text);
+  }
+});
+
 test("what became of a target, or of its Pause and Stop, is told as Python tells it", () => {
   for (const [target, tried, text] of expected.state) {
     expect(claims.state(target as Parameters<typeof claims.state>[0], tried as number)).toBe(text);

@@ -51,6 +51,10 @@ def test_claims_are_made_as_the_browser_makes_them(document):
         assert claims.versus({"ratio": ratio, "low": low, "high": high}, "eager") == text
     for case in EXPECTED["counted"]:
         assert claims.counted(case["counters"]) == case["text"]
+    for case in EXPECTED["by_rest"]:
+        assert claims.by_rest(case) == case["text"]
+    for case in EXPECTED["nothing_won"]:
+        assert claims.nothing_won(case["decisions"]) == case["text"]
     for counters, text in EXPECTED["at_run_time"]:
         assert claims.at_run_time(counters) == text
     for target, tried, text in EXPECTED["state"]:

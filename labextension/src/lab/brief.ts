@@ -1,6 +1,6 @@
 /** What the panel tells of a run in three short lines. */
 import type { RunDocument } from "../view/document";
-import { versus } from "../view/claims";
+import { nothingWon, versus } from "../view/claims";
 import { headline, running } from "../view/derive";
 import * as format from "../view/format";
 
@@ -39,7 +39,7 @@ function mark(run: RunDocument): Brief["mark"] {
 
 function result(run: RunDocument): string {
   const lead = headline(run);
-  if (lead.nothingWon) return "nothing won inside the model";
+  if (lead.nothingWon) return nothingWon(run.decisions);
   if (lead.overEager?.ratio != null) return versus(lead.overEager, "eager");
   if (lead.overEmpty?.ratio != null) return versus(lead.overEmpty, "the same rest without kernels");
   if (lead.estimate !== null && lead.estimate > 1) return `about ${format.ratio(lead.estimate)}, estimated`;

@@ -64,7 +64,13 @@ function summary(decisions: readonly Decision[]): JSX.Element {
   const installed = decisions.filter((d) => d.installed);
   const saved = installed.reduce((sum, d) => sum + (change(d) ?? 0), 0);
   if (installed.length === 0) {
-    return <b>Nothing won inside the model, so every target stays original.</b>;
+    const won = claims.nothingWon(decisions);
+    return (
+      <b>
+        {won.charAt(0).toUpperCase() + won.slice(1)}
+        {won.includes(";") ? "." : ", so every target stays original."}
+      </b>
+    );
   }
   return (
     <>
@@ -133,7 +139,7 @@ interface RowProps {
 function Row({ decision, target, node, axis }: RowProps): JSX.Element {
   const { isolated, in_model: inModel, installed } = decision;
   const { verdict, why } = claims.decision(decision);
-  const small = aside(decision);
+  const small = [claims.byRest(decision), aside(decision)].filter((part) => part !== "").join(" · ");
   return (
     <tr>
       <th scope="row" title={target?.variant}>

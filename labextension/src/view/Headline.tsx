@@ -31,7 +31,7 @@ function Gain({ document }: { document: RunDocument }): JSX.Element {
   if (nothingWon) {
     return (
       <>
-        <Stat figure="0 replaced" below="nothing won inside the model" />
+        <Stat figure="0 replaced" below={claims.nothingWon(document.decisions)} />
         {overEager && (
           <Measured document={document} row={overEager} lead={`rest ${rest ?? ""} alone, `} what={eager} second />
         )}

@@ -89,6 +89,26 @@ export function fidelity(found: Fidelity | null): string {
   return found.ratio === null ? "not measured" : `${format.ratio(found.ratio)} eager's error`;
 }
 
+/** Which rests take the kernel, where some do and several were measured; else nothing. */
+export function byRest({ rests = [] }: Pick<Decision, "rests">): string {
+  const named = (kept: boolean): string =>
+    rests
+      .filter((entry) => entry.installed === kept)
+      .map((entry) => entry.rest)
+      .join(", ");
+  if (named(true) === "" || rests.length === 1) return "";
+  const original = named(false);
+  return `replaced with rest ${named(true)}${original === "" ? "" : `; original with ${original}`}`;
+}
+
+/** That nothing won inside the model, and with which other rests something did. */
+export function nothingWon(decisions: readonly Pick<Decision, "rests">[]): string {
+  const won = decisions.flatMap(({ rests = [] }) => rests.filter((entry) => entry.installed));
+  const rests = [...new Set(won.map((entry) => entry.rest))].join(", ");
+  if (rests === "") return "nothing won inside the model";
+  return `nothing won with the recommended rest; kernels won with ${rests}`;
+}
+
 /** What became of an installed kernel at run time; empty where nothing was counted. */
 export function counted(found: Decision["counters"]): string {
   if (found == null) return "";
