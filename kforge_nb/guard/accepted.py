@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from kforge_nb.candidates.candidate import Candidate
+    from kforge_nb.targets.channels_last import Layout
     from kforge_nb.targets.target import Granularity, Target, TensorSpec
 
 __all__ = ["Accepted"]
@@ -24,7 +25,8 @@ class Accepted:
     and ``outputs`` are the variant; ``library`` is the candidate, compiled on this machine: a
     shared library, or the cubin of a CUDA candidate, which is for the architecture ``arch`` (empty
     if not known). ``evidence`` is the evaluation as plain JSON. ``granularity`` says how graphs
-    must be cut to meet the target again, ``name`` is for people.
+    must be cut to meet the target again, ``name`` is for people. ``layout`` is how the graphs lie
+    that the target is cut from: ``keep``, or ``channels_last``, as ``guard.laid_out`` lays them.
     """
 
     target_fingerprint: str
@@ -37,6 +39,7 @@ class Accepted:
     granularity: Granularity = "region"
     name: str = ""
     arch: str = ""
+    layout: Layout = "keep"
 
     @classmethod
     def of_target(
@@ -45,6 +48,7 @@ class Accepted:
         candidate: Candidate,
         library: Path,
         evidence: dict[str, Any] | None = None,
+        layout: Layout = "keep",
     ) -> Accepted:
         """The accepted kernel of a target of this process."""
         from kforge_nb.targets.document import graph_to_document
@@ -59,6 +63,7 @@ class Accepted:
             dict(evidence or {}),
             target.granularity,
             target.name,
+            layout=layout,
         )
 
     @property

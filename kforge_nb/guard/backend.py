@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 from kforge_nb.errors import BadInput, KForgeError
 from kforge_nb.guard import launch
 from kforge_nb.guard.accepted import Accepted
+from kforge_nb.guard.laid_out import turned, wants_layout
 from kforge_nb.guard.marks import as_dynamos
 from kforge_nb.guard.missed import Missed, Place, missed_in
 from kforge_nb.guard.policy import rest_compiler
@@ -131,8 +132,9 @@ class Backend:
             report.reasons.append("a gradient is needed: the graph is left unmodified")
             self._look_for_missed(gm, example_inputs, report, gradient=True)
             return self._counted(self._rest(gm, example_inputs, report), gm, report)
-        rewritten = self._rewrite(gm, example_inputs, report)
-        self._look_for_missed(gm, example_inputs, report)
+        base = self._laid_out(gm, example_inputs)
+        rewritten = self._rewrite(base, example_inputs, report)
+        self._look_for_missed(base, example_inputs, report)
         return self._counted(self._rest(rewritten, example_inputs, report), gm, report)
 
     def _give_back(self) -> None:
@@ -150,6 +152,13 @@ class Backend:
         traced = getattr(context, "traced_code", None)
         if traced:
             self.codes.add(traced[0])
+
+    def _laid_out(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> fx.GraphModule:
+        """The graph that kernels are looked for in: as they were searched, or ``gm`` itself."""
+        if not wants_layout(self.accepted[fingerprint] for fingerprint in self.handles):
+            return gm
+        found = turned(gm, example_inputs)
+        return gm if found is None else found
 
     def _rewrite(
         self, gm: fx.GraphModule, example_inputs: Sequence[Any], report: GraphReport

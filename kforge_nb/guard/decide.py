@@ -90,6 +90,7 @@ def decide(
     report = _report(decider, stages, rest, stopped)
     if not stopped:
         report.notes.extend(_kernels_told(report, _rests("auto", workload)))
+        report.notes.extend(_layout_told(report))
     report.seconds = time.monotonic() - start
     return report
 
@@ -251,6 +252,18 @@ def _kernels_told(report: GuardReport, possible: Sequence[str]) -> list[str]:
     others = [rest for rest in possible if rest not in by_rest]
     unmeasured = f"; not measured: {', '.join(others)}" if others else ""
     return [f"kernels of {len(report.decisions)} that each rest keeps: {counts}{unmeasured}"]
+
+
+def _layout_told(report: GuardReport) -> list[str]:
+    """What of the gain of each rest the layout alone brings, where that was measured."""
+    over = {(row.rest, row.against): row.comparison for row in report.whole}
+    return [
+        f"rest={rest}: laid out channels-last, without any kernel, the model runs at "
+        f"{whole.ratio / kernels.ratio:.2f}× of this rest as it is; the kernels give "
+        f"{told(kernels.ratio, kernels.low, kernels.high)} on top of that"
+        for (rest, against), kernels in over.items()
+        if against == "layout" and (whole := over.get((rest, "empty")))
+    ]
 
 
 def _recommend(

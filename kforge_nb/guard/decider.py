@@ -18,6 +18,7 @@ from kforge_nb.guard import launch, measure
 from kforge_nb.guard.ahead import Ahead, NotFinished
 from kforge_nb.guard.blame import give_up
 from kforge_nb.guard.fidelity import check_fidelity
+from kforge_nb.guard.laid_out import LAYOUT, wants_layout
 from kforge_nb.guard.measure import Model, OutOfMemory, Pace, Timer, interleave, one_sample
 from kforge_nb.guard.policy import RECORDS
 from kforge_nb.guard.report import Decision, InRest, Whole, isolated_comparison
@@ -74,6 +75,7 @@ class Decider:
     ) -> None:
         self.calls = calls
         self.accepted = {kernel.target_fingerprint: kernel for kernel in accepted}
+        self._turned = wants_layout(accepted)
         self.timer = timer
         self.total = max(timer.left, 1e-9)
         self.progress = progress
@@ -273,6 +275,8 @@ class Decider:
         name = name_of(kept)
         if kept:
             sides[name] = sample_of(model, kept)
+            if self._turned and "inductor" not in stage.rest:  # which lays out by itself
+                sides["layout"] = sample_of(model, frozenset({LAYOUT}))
         others = [side for side in ("empty", "eager") if side != name]
         if model.backend.rest == "eager" and len(kept) > 1:
             for fingerprint in sorted(kept, key=self._gain)[: self._affordable()]:
@@ -309,8 +313,8 @@ class Decider:
         name = name_of(stage.kept)
         return [
             Whole(name, stage.rest, side, looked(side, samples[name], samples[side]))
-            for side in ("empty", "eager")
-            if side != name
+            for side in ("empty", "eager", "layout")
+            if side != name and side in samples
         ]
 
     def _left_out(

@@ -154,7 +154,10 @@ class Registry:
 
 
 def _entry(accepted: Accepted, environment: str, captured: CapturedInputs | None) -> dict[str, Any]:
+    # Absent where graphs lie as the model has them, as in the entries of earlier versions.
+    layout = {} if accepted.layout == "keep" else {"layout": accepted.layout}
     return {
+        **layout,
         "schema": SCHEMA,
         "fingerprint": accepted.target_fingerprint,
         "name": accepted.name,
@@ -221,7 +224,7 @@ def _read(folder: Path) -> tuple[Accepted, list[list[float]]]:
 def _checked(data: Any) -> dict[str, Any]:
     if not isinstance(data, dict) or data.get("schema") != SCHEMA:
         raise DocumentError(f"this is not a kernel entry of schema {SCHEMA}")
-    if set(data) - {"binary"} != _FIELDS:
+    if set(data) - {"binary", "layout"} != _FIELDS:
         raise DocumentError("the kernel entry has missing or unknown fields")
     if data["language"] not in SOURCES or ("binary" in data) != (data["language"] == "cuda"):
         raise DocumentError("it has an unknown language, or a binary that does not belong to it")
@@ -265,6 +268,8 @@ def _accepted(data: dict[str, Any], folder: Path) -> Accepted:
     source = _text(folder / SOURCES[data["language"]])
     if data["granularity"] not in ("op", "module", "region"):
         raise DocumentError("it has an unknown granularity")
+    if data.get("layout", "keep") not in ("keep", "channels_last"):
+        raise DocumentError("it has an unknown layout")
     if not isinstance(data["evidence"], dict) or not isinstance(data["origin"], dict):
         raise DocumentError("its evidence or origin is no object")
     graph_from_document(data["graph"])
@@ -278,6 +283,7 @@ def _accepted(data: dict[str, Any], folder: Path) -> Accepted:
     return Accepted(
         str(data["fingerprint"]), data["graph"], _specs(data["inputs"]), _specs(data["outputs"]),
         candidate, library, data["evidence"], data["granularity"], str(data["name"]), arch,
+        data.get("layout", "keep"),
     )  # fmt: skip
 
 

@@ -62,7 +62,8 @@ class Whole:
     """One whole-model comparison: ``name`` with ``rest`` against ``empty``, ``eager``, ``compile``.
 
     ``name`` is ``guarded``, the model with kernels, or ``empty``, the rest alone, where none was
-    kept. As ``against``, ``empty`` is the same rest without kernels, ``eager`` the untouched model.
+    kept. As ``against``, ``empty`` is the same rest without kernels, ``eager`` the untouched model;
+    ``layout`` is that rest with its graphs laid out as for the kernels, but without any.
     """
 
     name: str

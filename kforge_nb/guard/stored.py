@@ -9,12 +9,13 @@ import torch
 
 from kforge_nb.errors import KForgeError
 from kforge_nb.guard.backend import ORDER, Backend
+from kforge_nb.guard.laid_out import turned, wants_layout
 from kforge_nb.guard.policy import RECORDS
 from kforge_nb.guard.registry import Registry
 from kforge_nb.targets import partition
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Mapping, Sequence, Set
     from pathlib import Path
 
     from torch import fx
@@ -35,13 +36,44 @@ class StoredBackend(Backend):
         self.registry = registry
         self.known: dict[str, Path] = {}
         self._devices: set[str] = set()
+        self._turned: set[str] = set()
+        """Kernels for this rest whose places are in graphs laid out channels-last."""
         self._look("cpu")
 
     def _look(self, device: str) -> None:
         """Take in what the registry has for a device that has not been looked at."""
         if device not in self._devices:
             self._devices.add(device)
-            self.known.update(self.registry.entries(device))
+            found = self.registry.entries(device)
+            self.known.update(found)
+            kernels = {f: self.registry.read(path) for f, path in found.items()}
+            ours = {f: k for f, k in kernels.items() if not not_for(k.evidence, self.rest)}
+            self._turned.update(f for f, kernel in ours.items() if wants_layout([kernel]))
+
+    def _look_at(self, example_inputs: Sequence[Any]) -> None:
+        """Take in what the registry has for the devices of these inputs."""
+        for value in example_inputs:
+            if isinstance(value, torch.Tensor) and value.is_cuda:
+                self._look(str(value.device))
+
+    def _laid_out(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> fx.GraphModule:
+        """Laid out where more kernels have their places then; the registry may have both kinds."""
+        self._look_at(example_inputs)
+        found = turned(gm, example_inputs) if self._turned else None
+        if found is None:
+            return gm
+        usable = self.known.keys() - self.refused.keys()
+        there = self._places(found, example_inputs, usable)
+        here = self._places(gm, example_inputs, usable - self._turned)
+        return found if there > here else gm
+
+    @staticmethod
+    def _places(gm: fx.GraphModule, example_inputs: Sequence[Any], usable: Set[str]) -> int:
+        return sum(
+            cut.fingerprint in usable
+            for granularity in ORDER
+            for cut in partition.cut(gm, example_inputs, granularity, vendor=granularity == "op")
+        )
 
     def _rewrite(
         self, gm: fx.GraphModule, example_inputs: Sequence[Any], report: GraphReport
@@ -54,9 +86,7 @@ class StoredBackend(Backend):
 
     def _fetch(self, gm: fx.GraphModule, example_inputs: Sequence[Any]) -> None:
         """Verify and register the kernels of this graph that have not been looked at yet."""
-        for value in example_inputs:
-            if isinstance(value, torch.Tensor) and value.is_cuda:
-                self._look(str(value.device))
+        self._look_at(example_inputs)
         waiting = self.known.keys() - self.accepted.keys() - self.refused.keys()
         if not waiting:
             return

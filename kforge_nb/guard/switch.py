@@ -19,6 +19,7 @@ from torch import fx
 from kforge_nb.errors import KForgeError
 from kforge_nb.guard import launch
 from kforge_nb.guard.backend import gradient_needed, install
+from kforge_nb.guard.laid_out import LAYOUT, turned, wants_layout
 from kforge_nb.guard.marks import as_dynamos
 from kforge_nb.guard.policy import rest_compiler
 from kforge_nb.workload.calls import GradState
@@ -88,7 +89,11 @@ class Clock:
 
 
 class Site:
-    """One graph with all its variants; a variant is the set of fingerprints that run kernels."""
+    """One graph with all its variants; a variant is the set of fingerprints that run kernels.
+
+    Where kernels were searched in graphs laid out channels-last, every variant with a kernel of the
+    model is laid out so, also in graphs without any; ``LAYOUT`` stands for that among them.
+    """
 
     def __init__(self, owner: SwitchBackend, gm: fx.GraphModule, example_inputs: list[Any]) -> None:
         self.owner = owner
@@ -98,11 +103,13 @@ class Site:
         self.problem = ""
         self.state = GradState.current()
         self.written: set[int] | None = None  # places of inputs written to, once looked at
-        self.rewritten = gm
+        self.rewritten = self.laid = gm
         if not gradient_needed(gm, example_inputs):
             try:
+                if wants_layout(owner.accepted[f] for f in owner.handles):
+                    self.laid = turned(gm, example_inputs) or gm
                 self.rewritten, self.replaced = install(
-                    gm, example_inputs, owner.accepted, owner.handles
+                    self.laid, example_inputs, owner.accepted, owner.handles
                 )
             except Exception as problem:  # noqa: BLE001 (a reason in the report, not the end)
                 self.problem = f"cutting failed: {type(problem).__name__}: {problem}"
@@ -122,14 +129,16 @@ class Site:
         return site.variant(owner.enabled)(*args)
 
     def present(self, enabled: frozenset[str]) -> frozenset[str]:
-        """Those of these targets that occur in this graph."""
-        return enabled.intersection(self.replaced)
+        """Those of these targets that occur in this graph, and the layout that they ask for."""
+        own = enabled.intersection(self.replaced)
+        return own | {LAYOUT} if enabled and self.laid is not self.gm else own
 
     def graph(self, enabled: frozenset[str]) -> fx.GraphModule:
         """The graph in which only these targets are launches; the others run their original."""
+        base = self.laid if enabled else self.gm
         enabled = enabled.intersection(self.replaced)
         if not enabled:
-            return self.gm
+            return base
         if enabled == self.replaced.keys():
             return self.rewritten
         handles = self.owner.handles
@@ -138,15 +147,15 @@ class Site:
 
     def only(self, enabled: frozenset[str]) -> fx.GraphModule:
         """The graph as a backend that has only these kernels makes it: no original stands apart."""
-        enabled = enabled.intersection(self.replaced)
-        if not enabled or enabled == self.replaced.keys():
+        here = enabled.intersection(self.replaced)
+        if not here or here == self.replaced.keys():
             return self.graph(enabled)
-        handles = {f: handle for f, handle in self.owner.handles.items() if f in enabled}
-        return install(self.gm, self.example_inputs, self.owner.accepted, handles)[0]
+        handles = {f: handle for f, handle in self.owner.handles.items() if f in here}
+        return install(self.laid, self.example_inputs, self.owner.accepted, handles)[0]
 
     def variant(self, enabled: frozenset[str]) -> Callable[..., Any]:
         """The compiled variant, built on first use."""
-        enabled = enabled.intersection(self.replaced)
+        enabled = self.present(enabled)
         if enabled not in self._built:
             compiler = self.owner.compile_rest
             fuses = "inductor" in self.owner.rest  # and its cache knows the graph that is installed
@@ -170,7 +179,7 @@ class _RecordedSite(Site):
     def __init__(self, owner: SwitchBackend, base: Site) -> None:
         self.owner = owner
         self.base = base
-        self.gm, self.example_inputs = base.gm, base.example_inputs
+        self.gm, self.laid, self.example_inputs = base.gm, base.laid, base.example_inputs
         self.problem, self.state, self.written = base.problem, base.state, base.written
         self.replaced = {f: n for f, n in base.replaced.items() if f in owner.handles}
         self.rewritten = base.graph(frozenset(self.replaced))
@@ -179,7 +188,7 @@ class _RecordedSite(Site):
 
     def variant(self, enabled: frozenset[str]) -> Callable[..., Any]:
         """A recording of what the other backend runs in this variant."""
-        enabled = enabled.intersection(self.replaced)
+        enabled = self.present(enabled)
         if enabled not in self._built:
             run, gm = self.base.variant(enabled), self.base.graph(enabled)
             self._built[enabled] = self.owner.compile_rest.record(run, gm, self.example_inputs)
@@ -254,7 +263,7 @@ class SwitchBackend:
         site = Site(self, gm, list(example_inputs))
         self.sites.append(site)
         if self.rest != "eager":  # needs Dynamo's context, which is gone at run time
-            for enabled in (frozenset(), frozenset(site.replaced), *self.early):
+            for enabled in (frozenset[str](), frozenset(self.handles), *self.early):
                 site.variant(enabled)
         return site.run
 

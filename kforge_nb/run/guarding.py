@@ -112,7 +112,9 @@ def _kernel(record: Record, target: Target, node_id: str) -> Accepted:
 
     evidence = record.store.node(record.id, node_id)["evaluation"]
     candidate = record.candidate(node_id)
-    return Accepted.of_target(target, candidate, build_for_model(candidate, target), evidence)
+    library = build_for_model(candidate, target)
+    layout = record.run["workload"].get("layout", "keep")
+    return Accepted.of_target(target, candidate, library, evidence, layout)
 
 
 def _installable(work: Work, node_id: str) -> bool:

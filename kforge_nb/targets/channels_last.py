@@ -15,7 +15,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import fx
@@ -25,7 +25,10 @@ from kforge_nb.targets.observe import state_kept
 from kforge_nb.targets.operators import describe
 from kforge_nb.targets.target import TensorSpec
 
-__all__ = ["CONVOLUTIONS", "LaidOut", "is_turn", "lay_out"]
+__all__ = ["CONVOLUTIONS", "LaidOut", "Layout", "is_convolution", "is_turn", "lay_out"]
+
+Layout = Literal["keep", "channels_last"]
+"""How graphs lie: as the user's model has them, or laid out by :func:`lay_out`."""
 
 CONVOLUTIONS = ("conv2d", "conv_transpose2d", "convolution")
 _FOLLOW = {"cheap", "costly", "batch_norm", "channel_norm", "pooling"}
