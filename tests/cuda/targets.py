@@ -76,6 +76,11 @@ def causal_silu(x: Any, w: Any, b: Any) -> Any:
     return F.silu(F.conv1d(x, w, b, padding=3, groups=24)[:, :, :32])
 
 
+def last(x: Any) -> Any:
+    """The same values with the channels last in memory."""
+    return x.contiguous(memory_format=torch.channels_last)
+
+
 GENERATED: dict[str, tuple[Callable[..., Any], Callable[[], list[torch.Tensor]]]] = {
     "cat-heads": (
         lambda x, y: torch.cat([x, y], dim=2),
@@ -138,6 +143,34 @@ GENERATED: dict[str, tuple[Callable[..., Any], Callable[[], list[torch.Tensor]]]
     "max-pool-last": (
         lambda x: F.max_pool2d(x, 3, 2, 1),
         lambda: [randn(2, 24, 9, 14).to(memory_format=torch.channels_last)],
+    ),
+    "last-bias-group-norm": (  # as a graph laid out channels-last holds it
+        lambda x, c, w, b: last(F.silu(F.group_norm(x + c, 4, w, b, 1e-6))),
+        lambda: [
+            last(randn(2, 24, 9, 11)) + 3,
+            randn(1, 24, 1, 1, seed=3),
+            randn(24, seed=1),
+            randn(24, seed=2),
+        ],
+    ),
+    "last-bias-residual": (
+        lambda x, c, y: (y + (x + c)) / 1.5,
+        lambda: [
+            last(randn(2, 16, 9, 7)),
+            randn(1, 16, 1, 1, seed=3),
+            last(randn(2, 16, 9, 7, seed=1)),
+        ],
+    ),
+    "last-batch-norm-add-relu": (
+        lambda x, m, v, w, b, y: F.relu(F.batch_norm(x, m, v, w, b, False, 0.1, 1e-5) + y),
+        lambda: [
+            last(randn(2, 48, 7, 9)),
+            randn(48, seed=1),
+            randn(48, seed=2).abs() + 0.5,
+            randn(48, seed=3),
+            randn(48, seed=4),
+            last(randn(2, 48, 7, 9, seed=5)),
+        ],
     ),
     "bias-group-norm": (
         lambda x, c, w, b: F.silu(F.group_norm(x + c, 4, w, b, 1e-6)),

@@ -24,7 +24,7 @@ ONE_EACH = (
     "softmax-upcast", "log-softmax", "residual-layer-norm", "gemma-rms-norm", "group-norm-silu",
     "group-norm-last", "batch-norm-add-relu", "gelu-tanh", "rotary", "max-pool", "gated-residual",
     "norm-rotary", "embedding-scale", "causal-conv1d", "causal-conv1d-turned", "max-pool-last",
-    "large-group-norm",
+    "large-group-norm", "last-bias-group-norm", "last-batch-norm-add-relu",
 )  # fmt: skip
 FAMILIES = {
     "softmax": "softmax", "log-softmax": "log_softmax", "layer-norm": "layer_norm",
@@ -34,7 +34,8 @@ FAMILIES = {
     "adaptive-pool": "pooling", "gated-residual": "pointwise", "embedding": "embedding",
     "embedding-scale": "embedding", "conv1d": "conv1d", "conv1d-dilated": "conv1d",
     "causal-conv1d": "conv1d", "causal-conv1d-turned": "conv1d", "max-pool-last": "pooling",
-    "bias-group-norm": "group_norm",
+    "bias-group-norm": "group_norm", "last-bias-group-norm": "group_norm",
+    "last-batch-norm-add-relu": "batch_norm", "last-bias-residual": "pointwise",
     "cat-heads": "generated", "pad": "generated", "decay": "generated",
 }  # fmt: skip
 

@@ -121,10 +121,7 @@ REFUSED: dict[str, tuple[Any, tuple[torch.Tensor, ...]]] = {
     "probabilities as labels": (entropy(), (X[0], X[1])),
     "pooling in ceil mode": (lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True), (IMAGE,)),
     "dilated pooling": (lambda x: F.max_pool2d(x, 2, 2, dilation=2), (IMAGE,)),
-    "pooling of channels-last data": (
-        lambda x: F.max_pool2d(x, 2),
-        (IMAGE.to(memory_format=torch.channels_last),),
-    ),
+    "pooling of turned planes": (lambda x: F.max_pool2d(x, 2), (IMAGE.transpose(2, 3),)),
     "adaptive pooling of uneven windows": (lambda x: F.adaptive_avg_pool2d(x, 3), (IMAGE,)),
     "dropout in training": (lambda x: F.silu(F.dropout(x, 0.5, True)), (X,)),
     "unknown operator": (lambda x: F.silu(torch.erfinv(x)), (X,)),

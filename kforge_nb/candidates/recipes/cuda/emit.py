@@ -38,6 +38,7 @@ __all__ = [
     "short_answers",
     "source",
     "vector_widths",
+    "whole_rows",
 ]
 
 Constant = tuple[str, Any]
@@ -169,6 +170,11 @@ def row_code_text(code: RowCode) -> str:
             text = text.replace(f"const int64_t i{axis} = r", f"const int32_t i{axis} = r")
             text = text.replace(f"i{axis} * ", f"int64_t(i{axis}) * ")
     return text
+
+
+def whole_rows(wide: int, wanted: int) -> int:
+    """Threads of a block of whole rows of ``wide`` threads: about ``wanted``, in whole warps."""
+    return min(1024, -(-max(1, wanted // wide) * wide // 32) * 32)
 
 
 def flat_widths(code: RowCode, target: Target) -> list[int]:

@@ -1,17 +1,16 @@
 """CUDA kernels for group norm in both layouts, with residual adds before and activations behind.
 
 A group of a large image is millions of elements, so its statistics are gathered by many blocks.
-What is in planes is written by :mod:`group_planes`, what is channels-last here.
+What is in planes is written by :mod:`group_planes`, what is channels-last by :mod:`group_last`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 from typing import TYPE_CHECKING, Any
 
-from kforge_nb.candidates.candidate import Scratch
 from kforge_nb.candidates.recipes.cuda import emit, turned
+from kforge_nb.candidates.recipes.cuda.group_last import emit_last, last_parameters, last_widths
 from kforge_nb.candidates.recipes.cuda.group_planes import (
     kept_type,
     plane_constants,
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
 
 __all__ = ["CudaGroupNorm", "families"]
 
-FLOAT_POINTER = "float* "
-
 
 def families() -> list[Any]:
     """The family of this module."""
@@ -49,29 +46,25 @@ class CudaGroupNorm:
         plan = _plan(target)
         if plan is None:
             return None
-        if not plan.planes and _last_width(plan, target) is None:
+        if not plan.planes and not last_widths(plan, target):
             return None
         facts = {"shape": plan.shape, "groups": plan.groups, "planes": plan.planes}
         return Match(self.name, target, {}, facts)
 
     def parameters(self, match: Match) -> dict[str, list[Any]]:
-        """Those of planes; or task, threads a block, vectors in flight, vector width, stores."""
+        """Those of the layout (see :mod:`group_planes` and :mod:`group_last`)."""
         plan = _known(match)
         if plan.planes:
             return plane_parameters(plan, match.target)
-        width = _last_width(plan, match.target)
-        return {
-            "task_kb": [32, 64, 16, 128, 8],
-            "block": [256, 512, 128],
-            "unroll": [4, 2, 8],
-            "vector": list(dict.fromkeys([width, max(1, (width or 1) // 2)])),
-            "stores": ["plain", "stream"],
-        }
+        return last_parameters(plan, match.target)
 
     def emit(self, match: Match, params: Params) -> Candidate:
         """The kernels for these parameters."""
         plan = _known(match)
-        return (_emit_planes if plan.planes else _emit_last)(match, plan, params)
+        if plan.planes:
+            return _emit_planes(match, plan, params)
+        constants = _shared_constants(plan, match, params)
+        return emit_last(match, plan, params, constants, _texts(plan, "group_last.cuh"))
 
 
 def _plan(target: Target) -> GroupPlan | None:
@@ -130,53 +123,3 @@ def _emit_planes(match: Match, plan: GroupPlan, params: Params) -> Candidate:
         texts.append(emit.kernel_text("turn.cuh"))
     text = emit.source(constants, texts, entries, target.name)
     return emit.candidate(match, origin, text, entries, scratch, names)
-
-
-def _last_width(plan: GroupPlan, target: Target) -> int | None:
-    """Channels that a thread takes, or None where a block cannot hold a pixel."""
-    channels = plan.shape[1]
-    for width in emit.vector_widths(plan.code, target):
-        if width <= 8 and channels // width <= 1024:
-            return width
-    return None
-
-
-def _emit_last(match: Match, plan: GroupPlan, params: Params) -> Candidate:
-    code = plan.code
-    batch, channels = plan.shape[:2]
-    pixels = prod(plan.shape[2:])
-    vector = params["vector"]
-    block = min(1024, max(params["block"], -(-channels // vector // 32) * 32))
-    item = 2 if emit.short_answers(match.target) else 4
-    parts = max(1, min(512, pixels, -(-pixels * channels * item // (params["task_kb"] * 4096))))
-    apply = max(1, min(pixels, -(-pixels * channels * item // (params["task_kb"] * 1024))))
-    constants = {
-        **_shared_constants(plan, match, params),
-        "BLOCK": ("int", block),
-        "GROUPS": ("int", plan.groups),
-        "PIXELS": ("int", pixels),
-        "SPLIT": ("int", parts),
-        "APPLY": ("int", apply),
-    }
-    given = ", ".join(n for _, n in code.arguments())
-    args = f"  const Args a{{{given}}};\n"
-    stream = "true" if params["stores"] == "stream" else "false"
-    tall = block // (channels // vector)
-    room = (2 * tall * channels + tall) * 4
-    shared = "  extern __shared__ float4 room[];\n"
-    partial, moments = (FLOAT_POINTER, "partial"), (FLOAT_POINTER, "moments")
-    entries = [
-        emit.Entry("kf_group_moments", [*code.arguments(), partial],
-                   args + shared + "  stats_part(a, partial, (float*)room);",
-                   batch * parts, block, room),
-        emit.Entry("kf_group_merge", [partial, moments], "  finish_group(partial, moments);",
-                   batch * plan.groups, 32),
-        emit.Entry("kf_group_norm", [*code.arguments(), moments],
-                   args + f"  apply_part<{stream}>(a, moments);", batch * apply, block),
-    ]  # fmt: skip
-    scratch = {
-        "partial": Scratch("float32", (str(batch * plan.groups), str(parts), "3")),
-        "moments": Scratch("float32", (str(batch * plan.groups), "2")),
-    }
-    text = emit.source(constants, _texts(plan, "group_last.cuh"), entries, match.target.name)
-    return emit.candidate(match, params, text, entries, scratch)

@@ -1,7 +1,10 @@
 """CUDA kernels for what is element-wise: activations, batch norm in inference, rotary, the rest.
 
-One thread takes several vectors of 16 bytes; rows and broadcasts cost index arithmetic only. The
-plain family takes every other element-wise graph whose outputs share a shape.
+One thread takes several vectors of 16 bytes; rows and broadcasts cost index arithmetic only. Where
+something is the same in every row (the channels' weights of channels-last data) a thread may keep
+to its columns: then it reads and computes that once for all its rows. Either way every input is
+read once and every output written once. The plain family takes every other element-wise graph whose
+outputs share a shape.
 """
 
 from __future__ import annotations
@@ -23,6 +26,10 @@ if TYPE_CHECKING:
 __all__ = ["CudaPointwise", "families"]
 
 _LARGEST = 60
+_WIDEST = 1024
+"""Vectors of a row that one block can hold."""
+_FEW_ROWS = 16
+"""Rows below which nothing is saved by keeping to columns."""
 
 
 def families() -> list[Any]:
@@ -61,6 +68,18 @@ def _flat_only(code: RowCode, target: Target) -> list[int]:
     return [w for w in emit.flat_widths(code, target) if w not in aligned and w <= 8]
 
 
+def _has_columns(code: RowCode, widths: list[int]) -> bool:
+    """Whether something is the same in every row, and there are enough of them."""
+    same = any(walk.inner == 1 and not any(walk.outer) for walk in code.leaf_walks.values())
+    return same and _fits(code, widths[0]) and code.domain.rows >= _FEW_ROWS
+
+
+def _fits(code: RowCode, width: int) -> bool:
+    """Whether a row is whole vectors of ``width``, and a block can hold it."""
+    length = code.domain.length
+    return length % width == 0 and length // width <= _WIDEST
+
+
 _PLANS: dict[str, Callable[[Target, str], RowCode | None]] = {
     "rotary": rotary.plan_rotary,
     "batch_norm": batch_norm.plan_batch_norm,
@@ -81,12 +100,17 @@ class CudaPointwise:
         return None if code is None else Match(self.name, target, {}, {"rows": code.domain.rows})
 
     def parameters(self, match: Match) -> dict[str, list[Any]]:
-        """Elements an access, vectors a thread, threads a block, stores, blocks that stay."""
+        """Elements an access, vectors a thread, threads a block, stores, blocks that stay.
+
+        ``way`` is ``columns`` where a thread keeps to its columns.
+        """
         code = self._known(match)
         elements = code.domain.rows * code.domain.length
         widths = _widths(code, match.target)
         large = elements >= 1 << 20
+        way = {"way": ["columns", "rows"]} if _has_columns(code, widths) else {}
         return {
+            **way,
             "unroll": [2, 4, 1, 8] if large else [1, 2],
             "block": [256, 512, 128, 1024],
             "vector": widths,
@@ -98,17 +122,24 @@ class CudaPointwise:
         """The kernel for these parameters."""
         code = self._known(match)
         rows, length = code.domain.rows, code.domain.length
+        columns = params.get("way") == "columns" and _fits(code, params["vector"])
         flat = params["vector"] in _flat_only(code, match.target)
-        vectors = rows * -(-length // params["vector"])
-        vectors = rows * length // params["vector"] if flat else vectors
-        tasks = -(-vectors // (params["block"] * params["unroll"]))
+        block, tasks = params["block"], 0
+        if columns:
+            wide = length // params["vector"]
+            block = emit.whole_rows(wide, block)
+            tasks = -(-rows // (block // wide * params["unroll"]))
+        else:
+            vectors = rows * -(-length // params["vector"])
+            vectors = rows * length // params["vector"] if flat else vectors
+            tasks = -(-vectors // (block * params["unroll"]))
         grid = tasks
         if params["waves"]:
             grid = min(tasks, params["waves"] * emit.multiprocessors(match.target.device))
         constants: dict[str, emit.Constant] = {
             "V": ("int", params["vector"]),
             "FAST": ("bool", emit.short_answers(match.target)),
-            "BLOCK": ("int", params["block"]),
+            "BLOCK": ("int", block),
             "U": ("int", params["unroll"]),
             "ROWS": ("int64_t", rows),
             "C": ("int64_t", length),
@@ -121,12 +152,13 @@ class CudaPointwise:
             emit.row_code_text(code),
             emit.mix_text(code),
             code.function("KF_INLINE void body(const Row& p, int64_t i, L n)", "before"),
-            emit.kernel_text("pointwise.cuh"),
+            emit.kernel_text("columns.cuh" if columns else "pointwise.cuh"),
         ]
         given = ", ".join(n for _, n in code.arguments())
         stream = "true" if params["stores"] == "stream" else "false"
-        body = f"  const Args a{{{given}}};\n  elementwise<{stream}>(a);"
-        entry = emit.Entry(f"kf_{self.name}", code.arguments(), body, grid, params["block"])
+        call = f"{'columns' if columns else 'elementwise'}<{stream}>(a);"
+        body = f"  const Args a{{{given}}};\n  {call}"
+        entry = emit.Entry(f"kf_{self.name}", code.arguments(), body, grid, block)
         text = emit.source(constants, texts, [entry], f"{self.name} of {match.target.name}")
         return emit.candidate(match, params, text, [entry])
 

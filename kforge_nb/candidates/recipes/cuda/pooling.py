@@ -43,12 +43,14 @@ class CudaPooling:
         return Match(self.name, target, roles, facts)
 
     def parameters(self, match: Match) -> dict[str, list[Any]]:
-        """Results a thread and elements an access; channels a thread; or threads a plane; block."""
+        """Results a thread and elements (channels last) an access; or threads a plane; block."""
         window, way = _known(match)
         found: dict[str, list[Any]] = {}
         if way == "last":
             best = 16 // window.leaf.dtype.itemsize
             widths = [w for w in (best, best // 2, 2, 1) if window.leaf.shape[1] % w == 0]
+            overlap = window.kernel[1] > window.stride[1]
+            found["each"] = [2, 1, 4] if overlap else [1, 2]
             found["vector"] = list(dict.fromkeys(widths))[:3]
         elif way == "rows":
             size = prod(window.leaf.shape[2:])
@@ -121,7 +123,8 @@ def _work(
 ) -> tuple[int, str]:
     """Threads needed, and the call."""
     if way == "last":
-        return lines * ow // constants["V"][1], "pool_last<false>(x, out)"
+        line = -(-ow // constants["OUT"][1])
+        return lines * line // constants["V"][1], "pool_last<false>(x, out)"
     if way == "rows":
         return lines // oh * constants["T"][1], "pool_rows(x, out, shared)"
     return lines * -(-ow // constants["OUT"][1]), "pool_planes(x, out)"

@@ -30,11 +30,15 @@ def _planes(shape: tuple[int, ...]) -> tuple[int, ...]:
 
 
 def _is_last(spec: TensorSpec) -> bool:
-    """Whether a tensor of four dimensions is dense with its channels last, and not in planes."""
-    if len(spec.shape) != 4 or spec.shape[1] == 1 or prod(spec.shape[2:]) == 1:
+    """Whether a tensor is dense with its channels last, and not in planes.
+
+    It has four dimensions, or three: an image whose pixels are one row, as attention views it.
+    """
+    if len(spec.shape) not in (3, 4) or spec.shape[1] == 1 or prod(spec.shape[2:]) == 1:
         return False
-    _, c, h, w = spec.shape
-    dense = (h * w * c, 1, w * c, c)
+    n, c, *sizes = spec.shape
+    moved = _planes((n, *sizes, c))
+    dense = (moved[0], 1, *moved[1:-1])
     pairs = zip(spec.shape, spec.stride, dense, strict=True)
     return spec.dtype in ("float32", "float16", "bfloat16") and all(
         size == 1 or found == wanted for size, found, wanted in pairs
@@ -67,13 +71,14 @@ def turn_entries(target: Target) -> tuple[list[emit.Entry], dict[str, Scratch], 
     names: dict[str, str] = {}
     for index in last_inputs(target):
         spec = target.inputs[index]
-        n, c, h, w = spec.shape
+        n, c = spec.shape[:2]
+        pixels = prod(spec.shape[2:])
         kind, name = CTYPES[getattr(torch, spec.dtype)], f"turned{index}"
         body = (
             f"  __shared__ {kind} tile[{_SIDE} * ({_SIDE} + 4 / sizeof({kind}))];\n"
-            f"  turn<{kind}, {n}, {c}, {h * w}>(x{index}, {name}, tile);"
+            f"  turn<{kind}, {n}, {c}, {pixels}>(x{index}, {name}, tile);"
         )
-        grid = n * -(-c // _SIDE) * -(-(h * w) // _SIDE)
+        grid = n * -(-c // _SIDE) * -(-pixels // _SIDE)
         pointers = [(f"const {kind}* ", f"x{index}"), (f"{kind}* ", name)]
         entries.append(emit.Entry(f"kf_turn{index}", pointers, body, grid, 256))
         scratch[name] = Scratch(spec.dtype, tuple(str(size) for size in spec.shape))

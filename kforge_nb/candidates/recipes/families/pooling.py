@@ -1,4 +1,4 @@
-"""Max, average and adaptive average pooling of contiguous planes ``(N, C, H, W)``."""
+"""Max, average and adaptive average pooling of ``(N, C, H, W)``, in planes or channels last."""
 
 from __future__ import annotations
 
@@ -42,29 +42,33 @@ class Window:
 
 @dataclass(frozen=True, slots=True)
 class Pooling:
-    """One pooling operator on one contiguous input."""
+    """One pooling operator on one dense input."""
 
     name: str = "pooling"
 
     def match(self, target: Target) -> Match | None:
         """The match where the graph is one pooling without dilation and ceil mode."""
-        window = plan_pooling(target)
-        if window is None or window.leaf.shape[-1] > _WIDEST:
+        found = _plan(target)
+        if found is None:
             return None
+        window, last = found
         roles = {"x": f"in{window.leaf.index}", "out": "out0"}
-        return Match(self.name, target, roles, {"kernel": window.kernel, "stride": window.stride})
+        facts = {"kernel": window.kernel, "stride": window.stride, "last": last}
+        return Match(self.name, target, roles, facts)
 
     def parameters(self, match: Match) -> dict[str, list[Any]]:  # noqa: ARG002
         """Instruction set and unrolling."""
         return {"unroll": [2, 4, 1], "isa": available_isas()}
 
     def emit(self, match: Match, params: Params) -> Candidate:
-        """The kernel for these parameters; a task is one plane."""
-        window = plan_pooling(match.target)
-        assert window is not None  # noqa: S101  (a match exists, and matching is deterministic)
+        """The kernel for these parameters; a task is one plane, or one line (channels last)."""
+        found = _plan(match.target)
+        assert found is not None  # noqa: S101  (a match exists, and matching is deterministic)
+        window, last = found
         n, c, height, width = window.leaf.shape
         _, _, out_height, out_width = match.target.outputs[0].shape
         constants: dict[str, tuple[str, Any]] = {
+            "C": ("int64_t", c),
             "H": ("int64_t", height),
             "Wd": ("int64_t", width),
             "OH": ("int64_t", out_height),
@@ -79,11 +83,15 @@ class Pooling:
             constants[f"{name}W"] = ("int64_t", pair[1])
         x = CTYPES[window.leaf.dtype]
         alias = f"using X = {x};\nusing Y = {x};\n"
+        start = f"x + {window.leaf.view.storage_offset()}"
+        tasks, task = n * c, "plane(start + p * H * Wd, out + p * OH * OW)"
+        if last:
+            tasks = n * out_height
+            task = "line_last(start + p / OH * H * Wd * C, out + p * OW * C, p % OH)"
         body = (
-            f"  const X* const start = x + {window.leaf.view.storage_offset()};\n"
-            f"  share({n * c}, {n * c} * H * Wd, nthreads, [&](int64_t first, int64_t last) {{\n"
-            "    for (int64_t p = first; p < last; ++p)\n"
-            "      plane(start + p * H * Wd, out + p * OH * OW);\n  });"
+            f"  const X* const start = {start};\n"
+            f"  share({tasks}, {n * c} * H * Wd, nthreads, [&](int64_t first, int64_t last) {{\n"
+            f"    for (int64_t p = first; p < last; ++p) {task};\n  }});"
         )
         tail = render.entry("kf_pooling", [(f"const {x}* ", "x"), (f"{x}* ", "out")], body)
         text = render.source(params["isa"], constants, [alias, render.kernel_text("pool.h")], tail)
@@ -119,6 +127,15 @@ def _window(op: Op, leaf: Leaf, out: tuple[int, ...]) -> Window | None:
     if op.args["divisor_override"] is not None:
         return None
     return Window(leaf, False, kernel, stride, padding, bool(op.args["count_include_pad"]))
+
+
+def _plan(target: Target) -> tuple[Window, bool] | None:
+    """The window, and whether channels are last; None where a line does not fit on a stack."""
+    window = plan_pooling(target)
+    if window is not None:
+        return (window, False) if window.leaf.shape[-1] <= _WIDEST else None
+    window = plan_pooling(target, last=True)
+    return None if window is None else (window, True)
 
 
 def plan_pooling(target: Target, device: str = "cpu", *, last: bool = False) -> Window | None:

@@ -102,7 +102,7 @@ def _reachable(value: Value) -> set[int]:
     return found
 
 
-_MAY_ALIAS = ("view", "getitem", "contiguous", "cast", "type_as")
+_MAY_ALIAS = ("view", "getitem", "cast", "type_as")
 
 
 class _Unreadable(Exception):
@@ -173,22 +173,38 @@ class _Reader:
         if call is None:
             raise _Unreadable(f"unknown operator {node.target}")
         name, args = call
+        source = args.get("input")
+        if name == "contiguous" and isinstance(source, fx.Node):
+            self._lay_out(node, source)
+            return
         meta = self._cast(args) if name == "cast" else self._run(node)
         self.metas[node] = meta
         if name == "dropout" and args.get("training") is False and not args.get("inplace"):
             self.values[node] = self._value(args["input"])
             return
-        source = args.get("input")
         if name in _MAY_ALIAS and isinstance(source, fx.Node):
             alias = self._alias(source, meta, name)
             if alias is not None:
                 self.values[node] = alias
                 return
-        if name in ("view", "getitem", "contiguous", "dropout"):
+        if name in ("view", "getitem", "dropout"):
             raise _Unreadable(f"{name} of a computed value")
         if args.get("inplace"):
             self._allow_in_place(source, node)
         self._add(node, name, {k: self._translate(v) for k, v in args.items()}, meta)
+
+    def _lay_out(self, node: fx.Node, source: fx.Node) -> None:
+        """``contiguous`` gives the same values: how they lie in memory is up to the kernel.
+
+        Only the CPU's gelu looks at the layout of what it is given.
+        """
+        meta = self._run(node)
+        self.metas[node] = meta
+        users = [call[0] for user in node.users if (call := read_call(user, self.device))]
+        copied = meta is not self.metas[source]
+        if copied and "gelu" in users and self.device.startswith("cpu"):
+            raise _Unreadable("gelu of a value in another layout")
+        self.values[node] = self._value(source)
 
     def _cast(self, args: dict[str, Any]) -> Any:
         """A cast may name the device that the tensor is on already; its meta stays where it is."""

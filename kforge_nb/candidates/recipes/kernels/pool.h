@@ -49,3 +49,23 @@ static void plane(const X* x, Y* out) {
     for (int64_t ow = 0; ow < OW; ++ow) put(out + oh * OW + ow, result[ow]);
   }
 }
+
+// Channels last: a line of results, each of them C channels side by side.
+static void line_last(const X* x, Y* out, int64_t oh) {
+  const int64_t top = oh * SH - PH;
+  const int64_t up = top < 0 ? 0 : top, down = top + KH < H ? top + KH : H;
+  for (int64_t ow = 0; ow < OW; ++ow) {
+    const int64_t left = ow * SW - PW;
+    const int64_t from = left < 0 ? 0 : left, to = left + KW < Wd ? left + KW : Wd;
+    const int64_t count = PADDED ? KH * KW : (down - up) * (to - from);
+    sweep<U>(C, [&](int64_t i, int, auto n) KF_INNER {
+      vf v = load(x + (up * Wd + from) * C + i, n);
+      for (int64_t h = up; h < down; ++h)
+        for (int64_t w = from + (h == up); w < to; ++w) {
+          const vf next = load(x + (h * Wd + w) * C + i, n);
+          v = MAX ? larger(v, next) : v + next;
+        }
+      store(out + ow * C + i, MAX ? v : v / set(float(count)), n);
+    });
+  }
+}

@@ -1,9 +1,14 @@
 // Group norm of channels-last data: a row is one pixel with its C channels. A thread keeps to one
 // vector of channels and walks down the pixels, so it gathers V pairs of moments; a block merges them
 // by group, a second kernel merges the blocks, a third normalises.
+//
+// Both long kernels go by tiles of TALL * U pixels, which are one stretch of memory. The blocks of the
+// first take them in turn, so that the data's end is what was read last and still sits in the
+// second-level cache: the third begins there and walks back.
 static constexpr int CV = C / V;
 static constexpr int TALL = BLOCK / CV;  // pixels side by side in a block
-static constexpr int PART_P = (PIXELS + SPLIT - 1) / SPLIT;
+static constexpr int HIGH = TALL * U;    // pixels of a tile
+static constexpr int TILES = (PIXELS + HIGH - 1) / HIGH;
 static constexpr int CPG = C / GROUPS;
 
 struct Column {
@@ -28,26 +33,29 @@ template <int N> KF_INLINE void take(Column& c, const vf (&x)[N]) {
   c.n = total;
 }
 
+// Moments of the tiles part, part + SPLIT, ... of an image, for each of its groups.
 KF_INLINE void stats_part(const Args& a, float* partial, float* room) {
   const int part = blockIdx.x % SPLIT, image = blockIdx.x / SPLIT;
   const int y = threadIdx.x / CV, i = threadIdx.x % CV * V;
-  const int end = min(PIXELS, (part + 1) * PART_P);
   Column c;
 #pragma unroll
   for (int k = 0; k < V; ++k) c.mean[k] = c.m2[k] = 0.0f;
   if (y < TALL) {
-    int pixel = part * PART_P + y;
-    for (; pixel + (U - 1) * TALL < end; pixel += U * TALL) {
-      vf x[U];
+    for (int tile = part; tile < TILES; tile += SPLIT) {
+      const int pixel = tile * HIGH + y;
+      if (pixel + (U - 1) * TALL < PIXELS) {
+        vf x[U];
 #pragma unroll
-      for (int u = 0; u < U; ++u)
-        x[u] = before<false>(Row(a, image * PIXELS + pixel + u * TALL), i, All{});
-      take(c, x);
-    }
-    for (; pixel < end; pixel += TALL) {
-      vf x[1];
-      x[0] = before<false>(Row(a, image * PIXELS + pixel), i, All{});
-      take(c, x);
+        for (int u = 0; u < U; ++u)
+          x[u] = before<false>(Row(a, image * PIXELS + pixel + u * TALL), i, All{});
+        take(c, x);
+        continue;
+      }
+      for (int at = pixel; at < PIXELS; at += TALL) {
+        vf x[1];
+        x[0] = before<false>(Row(a, image * PIXELS + at), i, All{});
+        take(c, x);
+      }
     }
     float* const means = room + (size_t)(y * C + i) * 2;
 #pragma unroll
@@ -71,21 +79,20 @@ KF_INLINE void stats_part(const Args& a, float* partial, float* room) {
   }
 }
 
-// One warp a group: mean and reciprocal deviation of each.
-KF_INLINE void finish_group(const float* partial, float* moments) {
-  Team<32, 32> warp(nullptr);
-  const Moments m = of_group<32>(partial, blockIdx.x, warp);
+// One block a group: mean and reciprocal deviation of each.
+KF_INLINE void finish_group(const float* partial, float* moments, float* shared) {
+  Team<MERGE, MERGE> team(shared);
+  const Moments m = of_group<MERGE>(partial, blockIdx.x, team);
   if (threadIdx.x == 0) {
     moments[2 * blockIdx.x] = m.mean;
     moments[2 * blockIdx.x + 1] = deviation(m);
   }
 }
 
+// DEEP tiles, the last of them first; all loads of a tile are on their way before it is computed.
 template <bool S> KF_INLINE void apply_part(const Args& a, const float* moments) {
-  const int part = blockIdx.x % APPLY, image = blockIdx.x / APPLY;
+  const int task = gridDim.x - 1 - blockIdx.x, part = task % APPLY, image = task / APPLY;
   const int y = threadIdx.x / CV, i = threadIdx.x % CV * V;
-  constexpr int STEP = (PIXELS + APPLY - 1) / APPLY;
-  const int end = min(PIXELS, (part + 1) * STEP);
   if (y >= TALL) return;
   vf middle, scale;
 #pragma unroll
@@ -93,16 +100,21 @@ template <bool S> KF_INLINE void apply_part(const Args& a, const float* moments)
     const int g = image * GROUPS + (i + k) / CPG;
     middle.v[k] = moments[2 * g], scale.v[k] = moments[2 * g + 1];
   }
-  int pixel = part * STEP + y;
-  for (; pixel + (U - 1) * TALL < end; pixel += U * TALL) {
+  for (int tile = min(TILES, (part + 1) * DEEP) - 1; tile >= part * DEEP; --tile) {
+    const int pixel = tile * HIGH + y;
+    if (pixel + (U - 1) * TALL < PIXELS) {
+      vf x[U];
 #pragma unroll
-    for (int u = 0; u < U; ++u) {
-      const Row p(a, image * PIXELS + pixel + u * TALL);
+      for (int u = 0; u < U; ++u)
+        x[u] = before<S>(Row(a, image * PIXELS + pixel + u * TALL), i, All{});
+#pragma unroll
+      for (int u = 0; u < U; ++u)
+        after<S>(Row(a, image * PIXELS + pixel + u * TALL), i, (x[u] - middle) * scale, All{});
+      continue;
+    }
+    for (int at = pixel; at < PIXELS; at += TALL) {
+      const Row p(a, image * PIXELS + at);
       after<S>(p, i, (before<S>(p, i, All{}) - middle) * scale, All{});
     }
-  }
-  for (; pixel < end; pixel += TALL) {
-    const Row p(a, image * PIXELS + pixel);
-    after<S>(p, i, (before<S>(p, i, All{}) - middle) * scale, All{});
   }
 }

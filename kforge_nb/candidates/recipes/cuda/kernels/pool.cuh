@@ -1,5 +1,5 @@
 // Max and average pooling. PLANES: a thread makes OUT neighbouring results of a line, so that windows
-// which overlap are read once. LAST: a thread makes V channels of one result. ROWSUM: T threads share
+// which overlap are read once. LAST: the same with V channels of each. ROWSUM: T threads share
 // a window that covers a whole plane.
 KF_INLINE float better(float a, float b) {  // the larger; NaN where one is NaN
   float r;
@@ -8,17 +8,6 @@ KF_INLINE float better(float a, float b) {  // the larger; NaN where one is NaN
 }
 KF_INLINE float joined(float m, float x) { return MAX ? better(m, x) : m + x; }
 
-template <class F> KF_INLINE void window(int oh, int ow, F f) {
-#pragma unroll
-  for (int kh = 0; kh < KH; ++kh) {
-    const int h = oh * SH - PH + kh;
-#pragma unroll
-    for (int kw = 0; kw < KW; ++kw) {
-      const int w = ow * SW - PW + kw;
-      if ((PH == 0 || (h >= 0 && h < H)) && (PW == 0 || (w >= 0 && w < Wd))) f(h, w);
-    }
-  }
-}
 KF_INLINE float share_of(int oh, int ow) {
   if (PADDED) {
     const int h0 = oh * SH - PH, w0 = ow * SW - PW;
@@ -28,22 +17,46 @@ KF_INLINE float share_of(int oh, int ow) {
   return 1.0f / float((min(oh * SH - PH + KH, H) - h0) * (min(ow * SW - PW + KW, Wd) - w0));
 }
 
+// A thread makes V channels of OUT neighbours: each column of their windows is read once.
 template <bool S> KF_INLINE void pool_last(const X* x, X* out) {
-  constexpr int CV = C / V;
-  constexpr Index TOTAL = Index(N) * OH * OW * CV;
+  constexpr int CV = C / V, LINE = (OW + OUT - 1) / OUT, SPAN = (OUT - 1) * SW + KW;
+  constexpr Index TOTAL = Index(N) * OH * LINE * CV;
   for (Index t = Index(blockIdx.x) * BLOCK + threadIdx.x; t < TOTAL; t += Index(gridDim.x) * BLOCK) {
-    const Index pixel = t / CV;
-    const int i = int(t - pixel * CV) * V;
-    const Index line = pixel / OW;
-    const int ow = int(pixel - line * OW), n = int(line / OH), oh = int(line - Index(n) * OH);
-    vf m = set(MAX ? -INFINITY : 0.0f);
-    window(oh, ow, [&](int h, int w) {
-      const vf v = load(x + ((size_t(n) * H + h) * Wd + w) * C + i, All{});
+    const Index some = t / CV;
+    const int i = int(t - some * CV) * V;
+    const Index line = some / LINE;
+    const int ow = int(some - line * LINE) * OUT, n = int(line / OH);
+    const int oh = int(line - Index(n) * OH);
+    const X* const p = x + size_t(n) * H * Wd * C + i;
+    vf m[OUT];
 #pragma unroll
-      for (int k = 0; k < V; ++k) m.v[k] = joined(m.v[k], v.v[k]);
-    });
-    if (!MAX) m = m * set(share_of(oh, ow));
-    write<S>(out + size_t(pixel) * C + i, m, All{});
+    for (int o = 0; o < OUT; ++o) m[o] = set(MAX ? -INFINITY : 0.0f);
+#pragma unroll
+    for (int s = 0; s < SPAN; ++s) {
+      const int w = ow * SW - PW + s;
+      if ((PW > 0 || OUT > 1) && (w < 0 || w >= Wd)) continue;
+      vf column = set(MAX ? -INFINITY : 0.0f);
+#pragma unroll
+      for (int kh = 0; kh < KH; ++kh) {
+        const int h = oh * SH - PH + kh;
+        if (PH > 0 && (h < 0 || h >= H)) continue;
+        const vf v = load(p + (size_t(h) * Wd + w) * C, All{});
+#pragma unroll
+        for (int k = 0; k < V; ++k) column.v[k] = joined(column.v[k], v.v[k]);
+      }
+#pragma unroll
+      for (int o = 0; o < OUT; ++o) {
+        if (s < o * SW || s >= o * SW + KW) continue;
+#pragma unroll
+        for (int k = 0; k < V; ++k) m[o].v[k] = joined(m[o].v[k], column.v[k]);
+      }
+    }
+#pragma unroll
+    for (int o = 0; o < OUT; ++o) {
+      if (OW % OUT != 0 && ow + o >= OW) break;
+      if (!MAX) m[o] = m[o] * set(share_of(oh, ow + o));
+      write<S>(out + (size_t(line) * OW + ow + o) * C + i, m[o], All{});
+    }
   }
 }
 
