@@ -16,7 +16,9 @@ import signal
 import subprocess
 import sys
 import tempfile
+import threading
 import time
+from concurrent.futures import Future
 from contextlib import suppress
 from dataclasses import astuple, dataclass, field
 from pathlib import Path
@@ -27,15 +29,15 @@ import torch
 from kforge_nb.errors import BadInput
 from kforge_nb.guard import launch
 from kforge_nb.guard.ahead_graph import graph_to_rows, specs_of
+from kforge_nb.guard.measure import Timer
 from kforge_nb.guard.short import shorten
 from kforge_nb.settings import open_environment
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from torch import fx
 
-    from kforge_nb.guard.measure import Timer
     from kforge_nb.guard.switch import Site
     from kforge_nb.workload.calls import GradState
 
@@ -46,6 +48,10 @@ ANSWERS = "answers.json"
 LOOK_SECONDS = 0.1
 CORES_EACH = 4
 """So many cores for each process that compiles; Inductor's own helpers need some as well."""
+BESIDE_CORES = 2 * CORES_EACH
+"""With fewer cores nothing is compiled beside what the guard does meanwhile."""
+BESIDE_NICE = 15
+"""How far such a child stands back from the notebook's own threads."""
 PATCHES = {"triton.cudagraphs": False}
 
 
@@ -64,6 +70,40 @@ class Ahead:
     seconds: float = 0.0
     _done: dict[str, str] = field(default_factory=dict)
     """Of each graph, as the child said it, why it could not be compiled, empty if it was."""
+    _beside: _Beside | None = None
+
+    def begin(
+        self, sites: Iterable[Site], kept: frozenset[str], timer: Timer, *more: frozenset[str]
+    ) -> bool:
+        """As ``compile``, but only begin it; ``compile`` waits for what is under way.
+
+        Returns:
+            Whether it was begun: where cores are few it would only disturb what goes on beside.
+        """
+        if self._beside is not None or len(os.sched_getaffinity(0)) < BESIDE_CORES:
+            return False
+        jobs, kernels, _ = _jobs(sites, kept, *more)
+        new = {key: job for key, job in jobs.items() if key not in self._done}
+        if new:
+            self._beside = _Beside(list(new), _request(new.values(), kernels), timer.left)
+        return bool(new)
+
+    def stop(self) -> None:
+        """End what is under way; nothing where nothing is."""
+        beside, self._beside = self._beside, None
+        if beside is not None:
+            beside.end()
+
+    def _wait(self, timer: Timer) -> None:
+        """Wait for what is under way, and take what came of it; raises as ``compile`` does."""
+        beside = self._beside
+        if beside is None:
+            return
+        try:
+            with suppress(_NoAnswer):  # then they are compiled again
+                self._done.update(zip(beside.keys, beside.answers(timer), strict=True))
+        finally:
+            self.stop()
 
     def compile(
         self, sites: Iterable[Site], kept: frozenset[str], timer: Timer, *more: frozenset[str]
@@ -78,36 +118,81 @@ class Ahead:
             NotFinished: time was over, or the child was killed by a signal; the text says which.
             Stopped: Stop was pressed; the child is gone.
         """
-        jobs, why = [], ""
-        kernels: dict[int, dict[str, Any]] = {}
-        for site in sites:
-            for enabled in {frozenset[str](), *(site.present(chosen) for chosen in (kept, *more))}:
-                try:
-                    gm = site.only(enabled)
-                    jobs.append(_job(gm, site.example_inputs, site.state))
-                    kernels.update(_kernels(gm))
-                except BadInput as problem:
-                    why = str(problem)
-        keys = [json.dumps(job) for job in jobs]
-        new = {key: job for key, job in zip(keys, jobs, strict=True) if key not in self._done}
-        self.seconds = 0.0
-        if new:
-            request = {
-                "parent": os.getpid(),
-                "settings": _settings(),
-                "patches": PATCHES,
-                "kernels": list(kernels.values()),
-                "graphs": list(new.values()),
-            }
-            start = time.monotonic()
+        start = time.monotonic()
+        jobs, kernels, why = _jobs(sites, kept, *more)
+        try:
+            self._wait(timer)
+            new = {key: job for key, job in jobs.items() if key not in self._done}
+            if new:
+                answers = _run(_request(new.values(), kernels), timer)
+                self._done.update(zip(new, answers, strict=True))
+        except _NoAnswer as ended:  # which of them was to blame is not known: ask again
+            return str(ended)
+        finally:
+            self.seconds = time.monotonic() - start
+        return next(filter(None, (self._done[key] for key in jobs)), why)
+
+
+class _Beside:
+    """A compile ahead on a thread of its own, which waits for the children."""
+
+    def __init__(self, keys: Sequence[str], request: dict[str, Any], seconds: float) -> None:
+        self.keys = keys
+        self._halt = threading.Event()
+        self._begun = time.monotonic()
+        self._found: Future[list[str]] = Future()
+        timer = Timer.of(seconds, self._halt)
+        self._thread = threading.Thread(target=self._compile, args=(request, timer), daemon=True)
+        self._thread.start()
+
+    def _compile(self, request: dict[str, Any], timer: Timer) -> None:
+        try:
+            self._found.set_result(_run({**request, "nice": BESIDE_NICE}, timer))
+        except BaseException as problem:  # noqa: BLE001 (whoever waits for it gets it)
+            self._found.set_exception(problem)
+
+    def answers(self, timer: Timer) -> list[str]:
+        """What came of each graph; raises as ``_run`` does."""
+        while True:
+            timer.check()
+            if timer.left <= 0 and not self._found.done():
+                raise NotFinished(f"did not finish in {time.monotonic() - self._begun:.0f} s")
+            with suppress(TimeoutError):
+                return self._found.result(LOOK_SECONDS)
+
+    def end(self) -> None:
+        """Kill the children, if they still run, and wait for the thread."""
+        self._halt.set()
+        self._thread.join()
+
+
+def _jobs(
+    sites: Iterable[Site], kept: frozenset[str], *more: frozenset[str]
+) -> tuple[dict[str, dict[str, Any]], dict[int, dict[str, Any]], str]:
+    """The graphs to compile by their text, the kernels in them, and why others cannot be told."""
+    jobs, why = {}, ""
+    kernels: dict[int, dict[str, Any]] = {}
+    for site in sites:
+        for enabled in {frozenset[str](), *(site.present(chosen) for chosen in (kept, *more))}:
             try:
-                answers = _run(request, timer)
-            except _NoAnswer as ended:  # which of them was to blame is not known: ask again
-                return str(ended)
-            finally:
-                self.seconds = time.monotonic() - start
-            self._done.update(zip(new, answers, strict=True))
-        return next(filter(None, (self._done[key] for key in keys)), why)
+                gm = site.only(enabled)
+                job = _job(gm, site.example_inputs, site.state)
+                kernels.update(_kernels(gm))
+            except BadInput as problem:
+                why = str(problem)
+            else:
+                jobs[json.dumps(job)] = job
+    return jobs, kernels, why
+
+
+def _request(jobs: Iterable[dict[str, Any]], kernels: dict[int, dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "parent": os.getpid(),
+        "settings": _settings(),
+        "patches": PATCHES,
+        "kernels": list(kernels.values()),
+        "graphs": list(jobs),
+    }
 
 
 def _job(gm: fx.GraphModule, example_inputs: list[Any], state: GradState) -> dict[str, Any]:

@@ -39,6 +39,7 @@ LOOK_SECONDS = 0.5
 def main(path: str) -> int:
     """Compile what the request asks for, graph by graph, and say what came of each; 0."""
     request = json.loads(Path(path).read_text(encoding="utf-8"))
+    os.nice(request.get("nice", 0))
     threading.Thread(target=_end_with, args=(request["parent"],), daemon=True).start()
     _take_settings(request["settings"])
     _declare(request["kernels"])

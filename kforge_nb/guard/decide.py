@@ -18,9 +18,9 @@ from kforge_nb.errors import BadInput
 from kforge_nb.guard.decider import Decider
 from kforge_nb.guard.fidelity import LIMIT
 from kforge_nb.guard.measure import OutOfMemory, Stopped, Timer, free_memory
-from kforge_nb.guard.policy import ALONE, RESTS, Rest
+from kforge_nb.guard.policy import ALONE, RECORDS, RESTS, Rest
 from kforge_nb.guard.report import Decision, GuardReport, Whole
-from kforge_nb.guard.stage import Stage, Unusable
+from kforge_nb.guard.stage import Late, Stage, Unusable
 from kforge_nb.guard.stats import told
 
 if TYPE_CHECKING:
@@ -86,10 +86,13 @@ def decide(
     except Stopped:
         stopped = True
         decider.notes.append(STOPPED)
+    finally:
+        decider.ahead.stop()
     _give_back(stages)
     report = _report(decider, stages, rest, stopped)
     if not stopped:
         report.notes.extend(_kernels_told(report, _rests("auto", workload)))
+        report.notes.extend(_short_told(decider))
         report.notes.extend(_layout_told(report))
     report.seconds = time.monotonic() - start
     return report
@@ -127,13 +130,13 @@ def _run_stages(decider: Decider, rests: Sequence[str], stages: list[Stage]) -> 
     """The eager rest first (it screens the kernels), then the others with its survivors."""
     if any("inductor" in rest for rest in rests):
         decider.reserve = COMPILE_SHARE * decider.timer.left
-    eager = _eager_stage(decider)
+    eager = _eager_stage(decider, rests)
     kept = eager.kept if eager is not None else frozenset[str]()
     if eager is not None and "eager" in rests:
         stages.append(eager)
     for rest in (r for r in rests if r != "eager"):
-        if stages and not decider.time_for(rest):
-            decider.notes.append(f"rest={rest} was not tried: the time was over")
+        if stages and (RECORDS.get(rest) in decider.late or not decider.time_for(rest)):
+            decider.leave_out(rest)
             continue
         stage = _other_stage(decider, rest, kept)
         if stage is not None:
@@ -143,14 +146,20 @@ def _run_stages(decider: Decider, rests: Sequence[str], stages: list[Stage]) -> 
     _tell_peaks(decider, stages)
 
 
-def _eager_stage(decider: Decider) -> Stage | None:
-    """The eager rest; None, with notes, where a GPU's memory does not suffice for it."""
+def _eager_stage(decider: Decider, rests: Sequence[str]) -> Stage | None:
+    """The eager rest; None, with notes, where a GPU's memory does not suffice for it.
+
+    Once it is timed its kernels are known, and what Inductor has to compile with them is begun
+    beside what comes next: no figure of fidelity or of CUDA graphs hangs on the host's cores.
+    """
     kernels = list(decider.accepted.values())
     try:
         decider.learn_pace()
         model = decider.prepare("eager", kernels)
         eager = Stage("eager", model, decider.screen(model))
         decider.weigh(eager)
+        if any("inductor" in rest for rest in rests):
+            decider.begin_ahead(eager.kept)
         decider.verify(eager)
     except (OutOfMemory, torch.OutOfMemoryError) as problem:
         text = f"rest=eager could not be measured: {str(problem)[:200]}"
@@ -173,6 +182,8 @@ def _other_stage(decider: Decider, rest: str, kept: frozenset[str]) -> Stage | N
         raise
     except (Unusable, OutOfMemory) as problem:
         text = f"rest={rest} was not used: {problem}"
+        if isinstance(problem, Late):
+            decider.late[rest] = str(problem)
     except Exception as problem:  # noqa: BLE001 (a rest that fails is one choice less)
         text = f"rest={rest} failed: {type(problem).__name__}: {problem}"
     else:
@@ -202,6 +213,9 @@ def _against_compile(decider: Decider, stages: list[Stage]) -> None:
     if best is None or (best.rest == "inductor" and not best.kept):
         return  # Inductor without kernels is what torch.compile gives
     compiled = next((s for s in stages if s.rest == "inductor"), None)
+    if compiled is None and not decider.time_for("inductor"):
+        decider.notes.append(f"there is no comparison with torch.compile: {decider.over()}")
+        return
     try:
         if compiled is None:
             decider.compile_ahead("inductor", frozenset())
@@ -264,6 +278,13 @@ def _layout_told(report: GuardReport) -> list[str]:
         for (rest, against), kernels in over.items()
         if against == "layout" and (whole := over.get((rest, "empty")))
     ]
+
+
+def _short_told(decider: Decider) -> list[str]:
+    """That the guard's time was too short for some rests, in one note; empty where it was not."""
+    if not decider.late:
+        return []
+    return [f"not measured: {', '.join(decider.late)}: {decider.over()}"]
 
 
 def _recommend(

@@ -9,18 +9,14 @@ from __future__ import annotations
 
 import random
 import time
-from functools import partial
 from typing import TYPE_CHECKING, Any
 
-import torch
-
 from kforge_nb.guard import launch, measure
-from kforge_nb.guard.ahead import Ahead, NotFinished
 from kforge_nb.guard.blame import give_up
 from kforge_nb.guard.fidelity import check_fidelity
 from kforge_nb.guard.laid_out import LAYOUT, wants_layout
-from kforge_nb.guard.measure import Model, OutOfMemory, Pace, Timer, interleave, one_sample
-from kforge_nb.guard.policy import RECORDS
+from kforge_nb.guard.measure import Model, OutOfMemory, Timer, interleave, one_sample
+from kforge_nb.guard.preparing import Preparing
 from kforge_nb.guard.report import Decision, InRest, Whole, isolated_comparison
 from kforge_nb.guard.sides import (
     absence,
@@ -32,7 +28,7 @@ from kforge_nb.guard.sides import (
     sample_of,
     settled,
 )
-from kforge_nb.guard.stage import Stage, Unusable
+from kforge_nb.guard.stage import Late, Stage, Unusable
 from kforge_nb.guard.stats import compare, looked, told
 
 if TYPE_CHECKING:
@@ -40,7 +36,6 @@ if TYPE_CHECKING:
 
     from kforge_nb.guard.accepted import Accepted
     from kforge_nb.guard.fidelity import Fidelity
-    from kforge_nb.guard.switch import Site
     from kforge_nb.judge.evaluation import Comparison
     from kforge_nb.workload.calls import ModuleCall
 
@@ -51,17 +46,14 @@ WHOLE_ROUNDS = 200
 FEWEST_ROUNDS = 8
 LEFT_OUT = 6
 """At most so many kernels are tried left out, those with the least gain at their place."""
-WARM_UPS = 2
-AHEAD_SHARE = 0.7
-"""So much of the time that is left a compile ahead may take."""
-FIDELITY_SECONDS = 30.0
-"""Fidelity is a gate and no figure: it gets so long even where the time is over."""
+ALL_INPUTS = 8
+"""So many inputs a check of fidelity takes at least, unless it asks about single kernels."""
 _NO_REST = "no rest with it is right"
 NOISY = 1.1
 """An interval wider than this (high over low) says nothing about the whole model."""
 
 
-class Decider:
+class Decider(Preparing):
     """State of one decision over a workload."""
 
     def __init__(
@@ -73,109 +65,15 @@ class Decider:
         inputs: Sequence[Any],
         seed: int,
     ) -> None:
-        self.calls = calls
-        self.accepted = {kernel.target_fingerprint: kernel for kernel in accepted}
+        super().__init__(calls, accepted, timer, progress)
         self._turned = wants_layout(accepted)
-        self.timer = timer
-        self.total = max(timer.left, 1e-9)
-        self.progress = progress
         self.inputs = inputs
         self.seed = seed
         self.rng = random.Random(seed)  # noqa: S311 (order of samples, no secret)
         self.in_model: dict[str, Comparison] = {}
         self.reasons: dict[str, str] = {}
-        self.notes: list[str] = []
-        self.pace = Pace()
-        self.ahead = Ahead()
-        self.sites: list[Site] = []
-        self.models: dict[str, Model] = {}
         self.measured: list[Stage] = []
         """What each rest found, in the order in which they were tried."""
-        self.run_seconds = 0.0
-        self.compile_reserve = 0.0
-        self.reserve = 0.0
-        """Seconds that measuring leaves to a compile ahead that is still to come."""
-
-    def say(self, text: str) -> None:
-        """Tell the progress and give Stop a chance."""
-        self.timer.check()
-        if self.progress is not None:
-            self.progress(text, min(1.0, 1.0 - self.timer.left / self.total))
-
-    def prepare(self, rest: str, kernels: Sequence[Accepted], *early: frozenset[str]) -> Model:
-        """Compile and warm up, outside every clock; ``early`` are sets of kernels to try as well.
-
-        Raises:
-            Unusable: no graph could be recorded, where the rest is to record CUDA graphs.
-            OutOfMemory: a GPU's memory did not suffice.
-        """
-        self.say(f"compiling the model with rest={rest}")
-        start = time.monotonic()
-        base = self._to_record(rest)
-        if base is None:
-            model = Model.of(self.calls, kernels, rest, self.pace, early)
-        else:
-            model = base.recorded(kernels, rest)
-        for enabled in (frozenset[str](), frozenset(model.backend.handles)):
-            for _ in range(WARM_UPS):
-                name = f"rest={rest} {'with' if enabled else 'without'} kernels"
-                self.run_seconds = one_sample(name, partial(model.run, enabled))
-        if rest == "eager":
-            self.sites = model.backend.sites
-        self._look_at_recordings(model)
-        self.models[rest] = model
-        if base is None:
-            self.compile_reserve = 2 * (time.monotonic() - start)
-        return model
-
-    def _to_record(self, rest: str) -> Model | None:
-        """The model whose graphs this rest records, where it is there already."""
-        if torch._inductor.config.triton.cudagraphs:  # what Inductor compiled has its own
-            return None
-        return self.models.get(RECORDS.get(rest, ""))
-
-    def time_for(self, rest: str) -> bool:
-        """Whether there is time to try one more rest."""
-        needed = 0.0 if self._to_record(rest) is not None else self.compile_reserve
-        return self.timer.left >= needed
-
-    def part(self, share: float) -> Timer:
-        """A timer over this share of what is left and not kept for a compiler."""
-        return Timer.of(max(0.0, (self.timer.left - self.reserve) * share), self.timer.stop)
-
-    def compile_ahead(self, rest: str, kept: frozenset[str], *more: frozenset[str]) -> None:
-        """Fill Inductor's cache from a process that Stop and the time limit can kill.
-
-        Raises:
-            Unusable: it did not finish.
-            Stopped: Stop was pressed.
-        """
-        if "inductor" not in rest:
-            return
-        self.reserve = 0.0
-        self.say(f"compiling ahead for rest={rest}, in a process of its own")
-        try:
-            why = self.ahead.compile(self.sites, kept, self.timer.part(AHEAD_SHARE), *more)
-        except NotFinished as problem:
-            raise Unusable(f"compiling it {problem}") from None
-        if why:
-            self.notes.append(f"rest={rest} was compiled here, where Stop has to wait: {why}")
-
-    def _look_at_recordings(self, model: Model) -> None:
-        compiler = model.backend.compile_rest
-        why = compiler.unrecorded
-        if why and not any(replay.recorded for replay in compiler.replays):
-            raise Unusable(f"no graph could be recorded: {'; '.join(why)}")
-        if why:
-            self.notes.append(f"rest={compiler.name}: some graphs run plain: {'; '.join(why)}")
-
-    def learn_pace(self) -> None:
-        """How long do untouched calls on a GPU take, and so how often does a sample make each?"""
-        for call in filter(measure.gpus, self.calls):
-            for _ in range(WARM_UPS):
-                plain = partial(measure.timed, call, call.module._call_impl)
-                seconds = one_sample("the untouched model", plain)
-            self.pace.learn(call, seconds)
 
     # -- at their places --------------------------------------------------------------------
 
@@ -223,6 +121,8 @@ class Decider:
     def weigh(self, stage: Stage) -> None:
         """The whole model with the winners against none, leaving single ones out in turn."""
         while True:
+            if late := self.room_for(stage):
+                raise Late(late)
             samples = self._whole_samples(stage)
             stage.whole = self._rows(stage, samples)
             empty = stage.against("empty")
@@ -356,7 +256,7 @@ class Decider:
 
     def other_rest(self, rest: str, kept: frozenset[str]) -> Stage:
         """A rest that fuses: all survivors, or those that beat the compiler alone, or none."""
-        strong = frozenset(f for f in kept if self._beats_compiler(f))
+        strong = self._strong(kept)
         self.compile_ahead(rest, kept, strong)
         before = reserved()
         model = self.prepare(rest, [self.accepted[f] for f in sorted(kept)], strong)
@@ -382,10 +282,6 @@ class Decider:
         self.weigh(stage)
         self.verify(stage)
         return stage
-
-    def _beats_compiler(self, fingerprint: str) -> bool:
-        found = isolated_comparison(self.accepted[fingerprint], "compile")
-        return found is None or found.ratio > 1.0
 
     def against_model(self, stage: Stage, other: Model, name: str) -> Whole:
         """The model of a stage against another model without kernels."""
@@ -413,12 +309,20 @@ class Decider:
         stage.fidelity = None
         if not stage.kept and stage.rest == "eager":
             return
+        if late := self.room_for(stage):
+            raise Late(late)
         stage.fidelity = self._fidelity(stage, stage.kept)
         if stage.fidelity.good or not stage.kept:
             return
         alone = None if stage.rest == "eager" else self._fidelity(stage, frozenset())
         if alone is not None and not alone.good:
             stage.fidelity = alone  # the rest itself is at fault, whatever its kernels do
+            return
+        if "inductor" in stage.rest:  # each set of kernels is one more compile, here
+            why = f"the output of this rest has {stage.fidelity.figure} with its kernels"
+            stage.reasons.update(dict.fromkeys(stage.kept, why))
+            stage.kept, stage.fidelity = frozenset(), alone
+            self.weigh(stage)
             return
         left = give_up(
             stage.kept,
@@ -429,20 +333,25 @@ class Decider:
         )
         stage.kept, stage.fidelity = left.kept, left.fidelity or alone
         stage.reasons.update(left.reasons)
+        self.ahead.stop()  # its kernels are others now, and what follows is timed
         self.weigh(stage)
         if stage.kept != left.kept:
             self.verify(stage)
 
-    def _fidelity(self, stage: Stage, kept: frozenset[str], least: int = 8) -> Fidelity:
-        return check_fidelity(
+    def _fidelity(self, stage: Stage, kept: frozenset[str], least: int = ALL_INPUTS) -> Fidelity:
+        start = time.monotonic()
+        found = check_fidelity(
             stage.model,
             kept,
-            Timer.of(max(FIDELITY_SECONDS, 0.4 * self.timer.left), self.timer.stop),
+            self.for_fidelity(stage.rest),
             inputs=self.inputs,
             seed=self.seed,
             least=least,
             progress=self.say,
         )
+        if least >= ALL_INPUTS:
+            self.fidelity_seconds = time.monotonic() - start
+        return found
 
     # -- the end ----------------------------------------------------------------------------
 

@@ -158,6 +158,14 @@ class Model:
         """
         return Model(self.calls, self.backend.recorded(accepted, rest), self.entries, self.pace)
 
+    def fused(self, accepted: Sequence[Accepted], rest: str) -> Model:
+        """The same calls with this model's graphs compiled by a rest; nothing is traced anew.
+
+        Compiled is what runs, or what ``backend.build`` is asked for. ``accepted`` as above; the
+        model's backend must be ``fixed``.
+        """
+        return Model(self.calls, self.backend.fused(accepted, rest), self.entries, self.pace)
+
     def runner(self, call: ModuleCall) -> Callable[..., Any]:
         """What to call instead of the call's module."""
         entry, module = self.entries[id(call.module)], call.module
@@ -264,6 +272,7 @@ def interleave(
                 look = next_look(done)
             rng.shuffle(names)
             for name in names:
+                timer.check()
                 samples[name].append(one_sample(name, sides[name]))
     return samples
 

@@ -19,6 +19,7 @@ __all__ = [
     "FIXED_SHAPES",
     "RECORDS",
     "RESTS",
+    "TRACED",
     "Rest",
     "RestName",
     "dynamic_for",
@@ -30,6 +31,8 @@ RestName = Literal["eager", "inductor", "cudagraphs", "inductor-cudagraphs"]
 RESTS: tuple[RestName, ...] = ("eager", "inductor", "cudagraphs", "inductor-cudagraphs")
 RECORDS: dict[str, RestName] = {"cudagraphs": "eager", "inductor-cudagraphs": "inductor"}
 """What a rest with CUDA graphs records: calls of the graphs that another rest compiles."""
+TRACED: dict[str, RestName] = {"inductor": "eager"}
+"""What a rest may compile after the trace: graphs that another rest has traced."""
 ALONE: dict[str, str] = {
     "eager": 'torch.compile(model, backend="eager")',
     "inductor": "torch.compile(model)",

@@ -11,11 +11,15 @@ if TYPE_CHECKING:
     from kforge_nb.guard.report import Whole
     from kforge_nb.judge.evaluation import Comparison
 
-__all__ = ["Stage", "Unusable"]
+__all__ = ["Late", "Stage", "Unusable"]
 
 
 class Unusable(Exception):
     """A rest that cannot do here what its name says; the text says why."""
+
+
+class Late(Unusable):
+    """A rest for which the guard's time did not suffice."""
 
 
 @dataclass

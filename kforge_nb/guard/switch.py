@@ -2,9 +2,9 @@
 
 The in-model measurement needs the same call with no kernels, with all, with all but one, and with
 each occurrence timed in place. Compiling each anew would take minutes; here Dynamo compiles once,
-every graph becomes a ``Site``, and the variant is chosen by a field of the backend. A rest that
-records CUDA graphs over what another one runs takes that one's graphs as they are (``recorded``):
-to trace a model that Dynamo unrolls takes a minute.
+every graph becomes a ``Site``, and the variant is chosen by a field of the backend. Other rests
+take these graphs as they are, for to trace a model that Dynamo unrolls takes a minute: one that
+records CUDA graphs over what another runs (``recorded``), and one that compiles them (``fused``).
 """
 
 from __future__ import annotations
@@ -15,6 +15,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import fx
+from torch._guards import TracingContext, tracing
+from torch._subclasses.fake_tensor import FakeTensorMode
+from torch.fx.experimental.symbolic_shapes import ShapeEnv
 
 from kforge_nb.errors import KForgeError
 from kforge_nb.guard import launch
@@ -32,6 +35,7 @@ if TYPE_CHECKING:
 __all__ = ["Clock", "Site", "SwitchBackend"]
 
 _LAUNCH = "kforge::launch"
+_GRADIENT = "a gradient is needed"
 
 
 class Clock:
@@ -114,7 +118,7 @@ class Site:
             except Exception as problem:  # noqa: BLE001 (a reason in the report, not the end)
                 self.problem = f"cutting failed: {type(problem).__name__}: {problem}"
         else:
-            self.problem = "a gradient is needed"
+            self.problem = _GRADIENT
         self._built: dict[frozenset[str], Callable[..., Any]] = {}
         self._timed: Callable[..., Any] | None = None
 
@@ -164,6 +168,16 @@ class Site:
         return self._built[enabled]
 
     @property
+    def fixed(self) -> bool:
+        """Whether a compiler can have it later: no gradient is asked for, and no size varies."""
+        given = self.example_inputs
+        return self.problem != _GRADIENT and all(
+            isinstance(t, torch.Tensor)
+            and all(type(n) is int for n in (*t.shape, *t.stride(), t.storage_offset()))
+            for t in given
+        )
+
+    @property
     def timed(self) -> Callable[..., Any]:
         """The variant in which each occurrence is timed in place (eager rest)."""
         if self._timed is None:
@@ -173,8 +187,8 @@ class Site:
         return self._timed
 
 
-class _RecordedSite(Site):
-    """Another backend's site, whose variants run as CUDA graphs."""
+class _SharedSite(Site):
+    """A site of another backend's trace, with the kernels of its own backend."""
 
     def __init__(self, owner: SwitchBackend, base: Site) -> None:
         self.owner = owner
@@ -182,9 +196,39 @@ class _RecordedSite(Site):
         self.gm, self.laid, self.example_inputs = base.gm, base.laid, base.example_inputs
         self.problem, self.state, self.written = base.problem, base.state, base.written
         self.replaced = {f: n for f, n in base.replaced.items() if f in owner.handles}
-        self.rewritten = base.graph(frozenset(self.replaced))
+        self.rewritten = self._with_all(frozenset(self.replaced))
         self._built = {}
         self._timed = None
+
+    def _with_all(self, own: frozenset[str]) -> fx.GraphModule:
+        """The graph with all kernels of its own backend."""
+        return self.base.graph(own)
+
+
+class _FusedSite(_SharedSite):
+    """A site whose variants are compiled after Dynamo's trace, by another rest.
+
+    The compiler gets what it would get inside the trace, sizes without values, in a context of its
+    own: so it looks into its cache, and finds there what was compiled ahead.
+    """
+
+    def _with_all(self, own: frozenset[str]) -> fx.GraphModule:
+        return self.base.only(own)
+
+    def variant(self, enabled: frozenset[str]) -> Callable[..., Any]:
+        """The compiled variant, built on first use."""
+        enabled = self.present(enabled)
+        if enabled not in self._built:
+            gm = _retarget(self.only(enabled), {})  # a compiler rewrites what it is given
+            mode = FakeTensorMode(shape_env=ShapeEnv())
+            inputs = [mode.from_tensor(t, static_shapes=True) for t in self.example_inputs]
+            with self.state.restored(), tracing(TracingContext(mode)):
+                self._built[enabled] = self.owner.compile_rest(gm, inputs)
+        return self._built[enabled]
+
+
+class _RecordedSite(_SharedSite):
+    """A site whose variants run as CUDA graphs."""
 
     def variant(self, enabled: frozenset[str]) -> Callable[..., Any]:
         """A recording of what the other backend runs in this variant."""
@@ -228,6 +272,8 @@ class SwitchBackend:
         self.spy: Callable[[Site, tuple[Any, ...]], Any] | None = None
         self.clock = Clock()
         self.traced = self.acting = self
+        self._base = self
+        self._kind: type[_SharedSite] = _RecordedSite
         self._places: dict[Site, Site] = {}
 
     def recorded(self, accepted: Iterable[Accepted], rest: str) -> SwitchBackend:
@@ -237,11 +283,33 @@ class SwitchBackend:
             accepted: kernels, all of them among this backend's own.
             rest: the rest that is this one's with recordings.
         """
+        return self._shared(accepted, rest, _RecordedSite)
+
+    def fused(self, accepted: Iterable[Accepted], rest: str) -> SwitchBackend:
+        """A backend that compiles this one's graphs with another rest; nothing is traced anew.
+
+        Possible where the graphs are ``fixed``. Nothing is compiled before ``build`` or a call.
+        """
+        return self._shared(accepted, rest, _FusedSite)
+
+    def _shared(
+        self, accepted: Iterable[Accepted], rest: str, kind: type[_SharedSite]
+    ) -> SwitchBackend:
         other = SwitchBackend(accepted, rest)
-        other.traced = self.traced
-        for site in self.sites:
+        other.traced, other._base, other._kind = self.traced, self, kind
+        for site in self.traced.sites:
             other.site_of(site)
         return other
+
+    @property
+    def fixed(self) -> bool:
+        """Whether there are graphs, and all of them can be compiled with another rest later."""
+        return bool(self.sites) and all(site.fixed for site in self.sites)
+
+    def build(self, enabled: frozenset[str]) -> None:
+        """Have this variant of every graph compiled now."""
+        for site in list(self.sites):
+            site.variant(enabled)
 
     def act(self) -> None:
         """Be the one that the next calls of the shared compiled entries run."""
@@ -252,7 +320,7 @@ class SwitchBackend:
         if site.owner is self:
             return site
         if site not in self._places:
-            self._places[site] = _RecordedSite(self, site)
+            self._places[site] = self._kind(self, self._base.site_of(site))
             self.sites.append(self._places[site])
         return self._places[site]
 

@@ -145,6 +145,12 @@ class Conductor:
         return found
 
     @property
+    def guard_left(self) -> float | None:
+        """Seconds that the guard has left, None where it does not measure or its time is over."""
+        left = self._guard_ends - time.monotonic()
+        return left if left > 0 else None
+
+    @property
     def prompts(self) -> list[Pending]:
         """Prompts that wait for an answer of the user, where the proposer is ``paste``."""
         return list(getattr(self.proposer, "prompts", ())) if self.alive else []
@@ -160,8 +166,7 @@ class Conductor:
         before = {"budget": self.options.budget, **self.record.run["progress"], "eta_s": None}
         now: dict[str, Any] = {"phase": phase, "judged": judged, "message": message}
         if phase == "guarding":
-            left = self._guard_ends - time.monotonic()
-            now["eta_s"] = left if left > 0 else None
+            now["eta_s"] = self.guard_left
         self.record.set_progress(**{**before, **now, **figures})
         self.changed()
 

@@ -61,9 +61,15 @@ class Run(RunView):
             of = f" of {progress['budget']}" if progress.get("budget") else ""
             parts.append(f"{progress.get('judged', 0)}{of} candidates judged")
             parts.append(progress.get("message") or "")
+            parts += self._left()
             parts += [*self._held(), *self._asked()]
             return ", ".join(part for part in parts if part)
         return f"run {data['name']}: {words.ended(data, ', ')}"
+
+    def _left(self) -> list[str]:
+        """How long the guard may still measure, in words."""
+        left = self._live.guard_left if self._alive else None
+        return [f"at most about {left:.0f} s left"] if left is not None else []
 
     def _held(self) -> list[str]:
         """Targets that are paused, in words."""
