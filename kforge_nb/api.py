@@ -34,13 +34,17 @@ __all__ = [
 ]
 
 
-def profile(fn: Callable[[], Any], *, granularity: str | None = None) -> Profile:
+def profile(
+    fn: Callable[[], Any], *, granularity: str | None = None, layout: str | None = None
+) -> Profile:
     """Runs ``fn`` and says which parts of its modules may be made faster, and by how much.
 
     Args:
         fn: Calls one or several ``torch.nn.Module`` objects with real inputs, best under
             ``torch.inference_mode()``, since kernels are used only where no gradient is needed.
         granularity: ``op``, ``module`` or ``region`` (default).
+        layout: ``keep``, ``channels_last`` or ``auto`` (default): whether graphs with convolutions
+            are laid out channels-last, see :func:`optimize`.
 
     Raises:
         BadInput: ``fn`` calls no module, a module lives on ``meta``, or the memory of the GPU that
@@ -50,8 +54,8 @@ def profile(fn: Callable[[], Any], *, granularity: str | None = None) -> Profile
     from kforge_nb.run.devices import tool_notes
     from kforge_nb.workload.devices import main_device
 
-    options = OptimizeOptions.of({"granularity": granularity})
-    found = run_profile(_callable(fn), granularity=options.granularity)
+    options = OptimizeOptions.of({"granularity": granularity, "layout": layout})
+    found = run_profile(_callable(fn), granularity=options.granularity, layout=options.layout)
     for text in tool_notes(main_device(found.workload)):
         found.workload.note(text)
     return found
@@ -62,6 +66,7 @@ class RunOptions(TypedDict, total=False):
 
     name: str | None
     granularity: str | None
+    layout: str | None
     target: int | str | Sequence[int | str] | None
     ops: str | Sequence[str] | None
     top: int | None

@@ -64,7 +64,8 @@ def _commands() -> dict[str, Command]:
         for name, text in summaries.items()
     }
     specs = {spec.name: spec for spec in option_specs()}
-    add_option(found["profile"].parser, specs["granularity"])
+    for name in ("granularity", "layout"):
+        add_option(found["profile"].parser, specs[name])
     for spec in specs.values():
         add_option(found["optimize"].parser, spec)
     for name in ("profile", "optimize", "resume"):

@@ -30,6 +30,7 @@ __all__ = [
 
 PROPOSERS = ("recipes", "openai", "paste", "replay", "manual")
 RESTS = ("auto", "eager", "inductor", "cudagraphs", "inductor-cudagraphs")
+LAYOUTS = ("auto", "keep", "channels_last")
 PATIENCE = 12
 """Candidates in a row without a new best after which a search that costs nothing gives up."""
 
@@ -46,6 +47,14 @@ class OptimizeOptions:
     name: str | None = _option(None, "name of the run; made up when left out", str)
     granularity: Granularity = _option(  # noqa: RUF009
         "region", "how the graph is cut into targets", str, choices=("op", "module", "region")
+    )
+    layout: str = _option(
+        "auto",
+        "how tensors of images lie in the model's graphs: keep, as the model has them; "
+        "channels_last, as convolutions in half precision run on them, so kernels are searched and "
+        "installed for that; auto times the convolutions both ways and takes what is faster",
+        str,
+        choices=LAYOUTS,
     )
     target: tuple[int | str, ...] = _option(
         (),

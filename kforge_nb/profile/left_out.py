@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from kforge_nb.targets.target import Target
     from kforge_nb.workload.capture import CapturedGraph, Workload
 
-__all__ = ["gradient_note", "left_out_note", "training_note"]
+__all__ = ["gradient_note", "left_out_note", "needs_gradient", "training_note"]
 
 _SHOWN = 6
 _FUSED_LAYER = "_transformer_encoder_layer_fwd"
@@ -23,7 +23,7 @@ _FUSED_LAYER = "_transformer_encoder_layer_fwd"
 
 def gradient_note(workload: Workload) -> str | None:
     """Which modules run where a gradient is needed, so that no kernel will ever run there."""
-    names = {g.call.module_name: None for g in workload.graphs if _needs_gradient(g)}
+    names = {g.call.module_name: None for g in workload.graphs if needs_gradient(g)}
     if not names:
         return None
     return (
@@ -74,7 +74,8 @@ def _trains(module: nn.Module) -> bool:
     return module.training and isinstance(module, nn.modules.batchnorm._BatchNorm)
 
 
-def _needs_gradient(graph: CapturedGraph) -> bool:
+def needs_gradient(graph: CapturedGraph) -> bool:
+    """Whether a gradient may flow through a graph, which then runs as the user wrote it."""
     if not graph.state.grad or graph.state.inference:
         return False
     return any(isinstance(t, torch.Tensor) and t.requires_grad for t in graph.example_inputs)

@@ -17,6 +17,7 @@ from kforge_nb.profile.calibration import BUSY_CORES, Calibration, calibrate
 from kforge_nb.profile.cost import compute_dtype, moved_bytes
 from kforge_nb.profile.device import facts, kind_of
 from kforge_nb.profile.elsewhere import elsewhere
+from kforge_nb.profile.layout import choose_layout
 from kforge_nb.profile.left_out import gradient_note, left_out_note, training_note
 from kforge_nb.profile.measuring import Measured, measure
 from kforge_nb.profile.numbering import numbers
@@ -30,6 +31,9 @@ from kforge_nb.workload.devices import main_device, memory_told, split_note
 
 __all__ = ["profile"]
 
+LAYOUT_SHARE = 0.25
+"""So much of the time for targets is there for the choice of a layout, on top of it."""
+
 
 def profile(
     fn: Callable[[], Any] | Workload,
@@ -38,14 +42,17 @@ def profile(
     vendor: bool = True,
     memory_limit: int = 1 << 30,
     seconds: float = 5.0,
+    layout: str = "keep",
 ) -> Profile:
     """Run ``fn`` once, then measure where the time of its module calls goes.
 
     ``granularity`` is ``op``, ``module`` or ``region``. ``vendor`` adds rows for linear layers,
     convolutions and the like, marked so. ``memory_limit`` bounds captured inputs held in memory
-    (bytes), ``seconds`` about how long the targets are timed. ``fn`` may be a Workload that was
-    watched before. Raises BadInput for another granularity, a cell without a module call, a model
-    on ``meta``, or a GPU whose memory does not suffice; exceptions of ``fn`` pass through.
+    (bytes), ``seconds`` about how long the targets are timed. ``layout``: ``keep`` leaves tensors
+    as the model has them, ``channels_last`` lays its graphs out so for convolutions, ``auto`` does
+    where that is measured to be faster. ``fn`` may be a Workload that was watched before. Raises
+    BadInput for another granularity, a cell without a module call, a model on ``meta``, or a GPU
+    whose memory does not suffice; exceptions of ``fn`` pass through.
     """
     if granularity not in ("op", "module", "region"):
         raise BadInput(f"granularity is {granularity!r}; choose op, module or region")
@@ -59,6 +66,7 @@ def profile(
         busy = device_us(workload)
     if not workload.graphs:
         capture_graphs(workload)
+    choose_layout(workload, layout, wall if busy is None else busy, LAYOUT_SHARE * seconds)
     targets = find_targets(workload, granularity, memory_limit, vendor=vendor)
     for text in _notes(workload, targets if vendor else ()):
         workload.note(text)

@@ -222,6 +222,7 @@ class Profile:
                 "launch_bound": self.launch_bound,
                 "notes": list(self.notes),
                 "modules": self._modules(),
+                **({} if self.workload.layout == "keep" else {"layout": self.workload.layout}),
             },
             "targets": [row.to_document() for row in self.rows],
         }

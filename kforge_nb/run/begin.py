@@ -72,7 +72,12 @@ def begin(fn: Callable[[], Any], options: OptimizeOptions) -> Run | DryRun:
     if store is not None and (others := live.beside()):
         workload.note(f"when this run began, others were alive: {others}")
     refuse_gradients(capture_graphs(workload))
-    profiled = profile(workload, granularity=options.granularity, seconds=PROFILE_S)
+    profiled = profile(
+        workload,
+        granularity=options.granularity,
+        seconds=PROFILE_S,
+        layout=options.layout,
+    )
     targets = {row.index: row.target for row in profiled.rows}
     choices = choose_targets(
         profiled.rows,
@@ -107,7 +112,8 @@ def go_on(run: Run, fn: Callable[[], Any] | None) -> Run:
     options = OptimizeOptions.of(record.run["options"])
     tools = make_tools(options, device_of_targets(work.target for work in works))
     record.store.claim(record.id)
-    workload = run.workload if fn is None else reload.watch_again(fn, works)
+    layout = record.run["workload"].get("layout", "keep")
+    workload = run.workload if fn is None else reload.watch_again(fn, works, layout)
     before = float(record.store.entry(record.id, "seconds", 0.0))
     Conductor(record, works, options, workload, tools, before).start()
     return run

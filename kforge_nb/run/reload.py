@@ -40,17 +40,20 @@ def target_of(record: Record, index: int) -> Target:
     raise BadInput(f"run {record.name} has no target {index}; it has {known}")
 
 
-def watch_again(fn: Callable[[], Any], works: list[Work]) -> Workload:
-    """The workload of a resumed run, made sure to contain the run's targets.
+def watch_again(fn: Callable[[], Any], works: list[Work], layout: str = "keep") -> Workload:
+    """The workload of a resumed run, laid out as it was, made sure to contain the run's targets.
 
     Raises BadInput when not one of them occurs in it, or a gradient is needed everywhere.
     """
+    from kforge_nb.profile.layout import lay_out_graphs
     from kforge_nb.run.gradients import refuse_gradients
     from kforge_nb.targets.partition import cut
     from kforge_nb.workload.capture import capture_graphs, watch
 
     workload = capture_graphs(watch(fn))
     refuse_gradients(workload)
+    if layout == "channels_last":
+        lay_out_graphs(workload)
     wanted = {work.target.fingerprint for work in works}
     granularities = {work.target.granularity for work in works}
     found = {

@@ -44,6 +44,9 @@ _OWN_WORDS = frozenset(
         "compile",
         "max_autotune",
         "none",
+        "keep",
+        "layout",
+        "channels_last",
     ]
 )
 _OPTIONS = frozenset(
@@ -52,6 +55,7 @@ _OPTIONS = frozenset(
         "max_cost",
         "time_limit",
         "granularity",
+        "layout",
         "proposer",
         "backend",
         "rest",

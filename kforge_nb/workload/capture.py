@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Literal
 
 import torch
 from torch import nn
@@ -46,6 +46,7 @@ class Workload:
 
     ``calls`` holds one entry for each module and input signature, in order of first call; ``notes``
     says in words what could not be seen or traced; ``graphs`` is filled by ``capture_graphs``.
+    ``layout`` says how the graphs lie: as the model has them, or laid out ``channels_last``.
     """
 
     fn: Callable[[], Any]
@@ -53,6 +54,7 @@ class Workload:
     calls: list[ModuleCall] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
     graphs: list[CapturedGraph] = field(default_factory=list)
+    layout: Literal["keep", "channels_last"] = "keep"
 
     @property
     def modules(self) -> list[nn.Module]:
@@ -92,6 +94,7 @@ def capture_graphs(workload: Workload) -> Workload:
     What cannot be traced becomes a note; the rest still comes.
     """
     workload.graphs.clear()
+    workload.layout = "keep"
     for call in workload.calls:
         for graph in graphs_of(call, workload.note):
             graph.index = len(workload.graphs)

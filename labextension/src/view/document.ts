@@ -145,6 +145,10 @@ export interface Workload {
    * @maxItems 2000
    */
   modules: Module[];
+  /**
+   * How the graphs lie that targets are cut from; where it is left out, as the model has them.
+   */
+  layout?: "keep" | "channels_last";
 }
 export interface Module {
   name: string;
