@@ -100,7 +100,6 @@ MOVES: list[tuple[str, dict[str, Any]]] = [
     ("group-norm-last", {"task_kb": 1, "vector": 2, "unroll": 2}),
     ("last-bias-group-norm", {"task_kb": 1, "unroll": 8, "vector": 2, "block": 64}),
     ("last-bias-group-norm", {"beside": 0, "vector": 4, "stores": "stream"}),
-    ("last-batch-norm-add-relu", {"way": "rows", "unroll": 4}),
     ("last-batch-norm-add-relu", {"unroll": 4, "block": 128, "waves": 1, "vector": 8}),
     ("max-pool-last", {"each": 4, "vector": 2}),
     ("silu-up", {"unroll": 4, "waves": 1, "stores": "stream", "block": 128}),
@@ -135,6 +134,21 @@ def test_channels_last_in_and_planes_out(shape: tuple[int, ...], way: str, cache
     target.outputs = (dataclasses.replace(target.outputs[0], stride=planes),)
     found = check(target, inputs, cache, way=way, task_kb=1)
     assert found[0].is_contiguous()
+
+
+def test_pixels_in_a_row_are_turned_too(cache: Path) -> None:
+    """Attention's group norm sees a channels-last image as (N, C, pixels): it is turned as well."""
+    from tests.helpers import make_target
+    from tests.recipes.cases import randn
+
+    def fn(x: Any, w: Any, b: Any) -> Any:
+        return torch.nn.functional.group_norm(x, 4, w, b, 1e-6).contiguous()
+
+    inputs = [randn(2, 70, 72).bfloat16().transpose(1, 2)]
+    inputs += [randn(72, seed=1).bfloat16(), randn(72, seed=2).bfloat16()]
+    target = make_target(fn, *inputs)
+    assert find(on_cuda(target))[0].name == "group_norm"
+    assert check(target, inputs, cache, task_kb=1)[0].is_contiguous()
 
 
 @pytest.mark.parametrize("reduction", ["mean", "sum", "none"])

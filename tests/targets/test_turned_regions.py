@@ -1,4 +1,4 @@
-"""Where a graph is laid out channels-last, each turn belongs to the region whose answer it turns."""
+"""In a graph laid out channels-last each turn belongs to the region whose answer it turns."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ class _Values(fx.Interpreter):
 
 @pytest.fixture(autouse=True)
 def as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """cuDNN answers channels-last where it is asked so; a torch for CPUs does not know that."""
+    """Convolutions answer as they are asked; a torch for CPUs does not know that of a GPU."""
 
     def layout(image: torch.Tensor, weight: torch.Tensor, backend: Any) -> torch.memory_format:
         del weight, backend

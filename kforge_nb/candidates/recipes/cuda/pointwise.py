@@ -28,6 +28,8 @@ __all__ = ["CudaPointwise", "families"]
 _LARGEST = 60
 _WIDEST = 1024
 """Vectors of a row that one block can hold."""
+_MANY = 1 << 23
+"""Elements from which a thread may take four rows, and blocks still fill the device."""
 _FEW_ROWS = 16
 """Rows below which nothing is saved by keeping to columns."""
 
@@ -108,10 +110,14 @@ class CudaPointwise:
         elements = code.domain.rows * code.domain.length
         widths = _widths(code, match.target)
         large = elements >= 1 << 20
-        way = {"way": ["columns", "rows"]} if _has_columns(code, widths) else {}
+        unroll = [2, 4, 1, 8] if large else [1, 2]
+        way: dict[str, list[Any]] = {}
+        if _has_columns(code, widths):
+            way["way"] = ["columns", "rows"]
+            unroll = [4, 2, 8, 1] if elements >= _MANY else unroll
         return {
             **way,
-            "unroll": [2, 4, 1, 8] if large else [1, 2],
+            "unroll": unroll,
             "block": [256, 512, 128, 1024],
             "vector": widths,
             "stores": ["plain", "stream"],
