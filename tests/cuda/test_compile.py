@@ -22,9 +22,9 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 # One case of each family, for the architectures on which the others are not compiled as well.
 ONE_EACH = (
     "softmax-upcast", "log-softmax", "residual-layer-norm", "gemma-rms-norm", "group-norm-silu",
-    "last-bias-group-norm", "batch-norm-add-relu", "gelu-tanh", "rotary", "max-pool", "gated-residual",
-    "norm-rotary", "embedding-scale", "causal-conv1d", "causal-conv1d-turned", "max-pool-last",
-    "large-group-norm", "last-batch-norm-add-relu",
+    "last-bias-group-norm", "batch-norm-add-relu", "gelu-tanh", "rotary", "max-pool",
+    "gated-residual", "norm-rotary", "embedding-scale", "causal-conv1d", "causal-conv1d-turned",
+    "max-pool-last", "large-group-norm", "last-batch-norm-add-relu",
 )  # fmt: skip
 FAMILIES = {
     "softmax": "softmax", "log-softmax": "log_softmax", "layer-norm": "layer_norm",
