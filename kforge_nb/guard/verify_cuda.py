@@ -91,7 +91,11 @@ def check_on_gpu(
     free, _ = torch.cuda.mem_get_info(device)
     shelf = Shelf(str(target.device), int(ROOM * free))
     made = build_cases(
-        target, secret_generator(target.device), memory=CASE_BYTES, make=shelf.make_and_keep
+        target,
+        secret_generator(target.device),
+        memory=CASE_BYTES,
+        make=shelf.make,
+        keep=shelf.keep,
     )
     timed = TimedInputs(kernel.inputs, list(drawn), secret_generator(target.device), most=3)
     try:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import json
 import random
 import shutil
+import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 from pathlib import Path
 from tempfile import mkdtemp
@@ -32,7 +33,7 @@ from kforge_nb.judge.regions import extent
 from kforge_nb.judge.runner_handle import RunnerFailed
 from kforge_nb.judge.screen import distance
 from kforge_nb.judge.session import Checked
-from kforge_nb.judge.shelf import Shelf
+from kforge_nb.judge.shelf import Shelf, taken
 from kforge_nb.judge.slots import TimedInputs
 from kforge_nb.judge.stages import Ended, Stages, end_on
 from kforge_nb.judge.statistics import LEAST_PROCESSES, MOST_PROCESSES
@@ -74,6 +75,7 @@ class Bench:
         self._call_seconds = place.call_seconds
         self._timed: TimedInputs | None = None
         self._cases = Shelf(target.device)
+        self._opening: dict[str, float] = {}
         try:
             with place.working():
                 self._set_up()
@@ -85,18 +87,25 @@ class Bench:
             raise
 
     def _set_up(self) -> None:
-        place, worker = self._place, self._place.worker
-        self._cases = place.cases(self.target)
-        self.weak = weakness(self._cases)
-        self._timed = place.timed(self.target.inputs, self._cases[0].inputs)
+        place, worker, opening = self._place, self._place.worker, Stages()
+        with opening.stage("cases"):
+            self._cases = place.cases(self.target)
+        for part, seconds in self._cases.seconds.items():
+            opening.part("cases", part, seconds)
+        with opening.stage("weakness"):
+            self.weak = weakness(self._cases)
+        with opening.stage("slots"):
+            self._timed = place.timed(self.target.inputs, self._cases[0].inputs)
         document = target_to_document(self.target)
         (self._folder / "target.json").write_text(json.dumps(document))
         given = getattr(self._timed, "given", None)  # where weights begin that stay the same
         more = {} if given is None else {"given": given}
-        worker.open(self._key, self._folder, self._timed.region, self._timed.slots, **more)
-        self.baseline("eager")
-        eager = place.one_call(self._key, "eager")
+        with opening.stage("baseline"):
+            worker.open(self._key, self._folder, self._timed.region, self._timed.slots, **more)
+            self.baseline("eager")
+            eager = place.one_call(self._key, "eager")
         self._call_seconds = max(place.call_seconds, _PATIENCE * eager)
+        self._opening = opening.seconds
 
     @property
     def cases(self) -> tuple[str, ...]:
@@ -183,16 +192,14 @@ class Bench:
             if cause is None:
                 raise
             found = record.evaluation(Verdict.UNDECIDED, f"it could not be judged: {cause}")
-        found.seconds["total"] = perf_counter() - start
+        record.close(found, perf_counter() - start)
         return found
 
     # ---- stages ----------------------------------------------------------------------------
 
     def _evaluate(self, candidate: Candidate, stopped: Asked, record: Stages) -> Evaluation:
         resolved, built = self._admit(candidate, stopped, record)
-        with record.stage("start"):
-            started = self._started(resolved, built)
-        with started as loaded:
+        with self._running(resolved, built, record) as loaded:
             self._load_and_check(loaded, self._cases, record)
             if stopped():
                 raise Ended(Verdict.UNDECIDED, "stopped before it was timed; it is correct")
@@ -213,14 +220,16 @@ class Bench:
         known = {row.against for row in kept}
         resolved, built = self._admit(candidate, stopped, record)
         self._place.ahead(self.target, self._slots, self._call_seconds, LEAST_PROCESSES)
-        with record.stage("expect"), self._place.working():
-            fresh = self._place.cases(self.target)
+        with record.waiting(self._place.working()), record.stage("expect"):
+            fresh = self._place.cases(self.target, self._cases)
+        for part, seconds in fresh.seconds.items():
+            record.part("expect", part, seconds)
         with self._alone(record), record.stage("refill"):
             self._slots.refill(secret_generator(self._slots.device))
         names = dict.fromkeys(("eager", *against))
         sessions: dict[str, list[Session]] = {name: [] for name in names if name not in known}
         for name in sessions:
-            with record.stage(f"prepare {name}"), self._place.working():
+            with record.waiting(self._place.working()), record.stage(f"prepare {name}"):
                 self.baseline(name)
         wanted = not known & {"call", "warm"}
         calls = self._time_again(resolved, built, fresh, sessions, wanted, stopped, record)
@@ -248,16 +257,15 @@ class Bench:
     ) -> list[Comparison]:
         """Add sessions, each in a process of its own, until every comparison is settled."""
         calls: list[Comparison] = []
-        noted = [conditions(self.target.device)]
+        with record.stage("conditions"):
+            noted = [conditions(self.target.device)]
         begun, limit = perf_counter(), _CONFIRM_SECONDS * len(sessions)
         for index in range(MOST_PROCESSES):
             pending = [name for name, found in sessions.items() if not ruling.settled(found)]
             late = index >= LEAST_PROCESSES and perf_counter() - begun > limit
             if not pending or late or stopped():
                 break
-            with record.stage("start"):
-                started = self._started(resolved, built)
-            with started as loaded:
+            with self._running(resolved, built, record) as loaded:
                 self._load_and_check(loaded, cases if index == 0 else cases[:1], record)
                 for name in pending:
                     if not stopped():
@@ -266,7 +274,8 @@ class Bench:
                         self._check_probes(session, record)
                 if index == 0 and call_time and not stopped():
                     calls += self._call_time(loaded, record)
-        noted.append(conditions(self.target.device))
+        with record.stage("conditions"):
+            noted.append(conditions(self.target.device))
         record.resources["conditions"] = dict(zip(("before", "after"), noted, strict=True))
         return calls
 
@@ -287,7 +296,7 @@ class Bench:
                 end_on(place.scan(candidate))
             if stopped():
                 raise Ended(Verdict.UNDECIDED, "stopped before it was compiled")
-            with place.compiling(), record.stage("compile"):
+            with record.waiting(place.compiling()), record.stage("compile"):
                 built = place.build(candidate)
             record.details["log"] = built.log
             record.resources |= built.resources
@@ -301,12 +310,19 @@ class Bench:
         return self._place.start(self.target, resolved, built, self._slots, self._call_seconds)
 
     @contextmanager
-    def _alone(self, record: Stages) -> Iterator[None]:
+    def _running(self, resolved: ResolvedPlan, built: Compiled, record: Stages) -> Iterator[Loaded]:
+        """The candidate's process; starting and ending it are stages."""
+        with record.stage("start"):
+            loaded = self._started(resolved, built).__enter__()
+        try:
+            yield loaded
+        finally:
+            with record.stage("end"):
+                loaded.__exit__(*sys.exc_info())
+
+    def _alone(self, record: Stages) -> AbstractContextManager[None]:
         """The device for a timing; waiting for it is a stage of its own."""
-        asked = perf_counter()
-        with self._place.timing():
-            record.seconds["wait"] = record.seconds.get("wait", 0.0) + perf_counter() - asked
-            yield
+        return record.waiting(self._place.timing())
 
     @property
     def _slots(self) -> TimedInputs:
@@ -315,18 +331,20 @@ class Bench:
         return self._timed
 
     def _load_and_check(self, loaded: Loaded, cases: Sequence[Case], record: Stages) -> None:
-        asked = perf_counter()
-        with self._place.working():
-            record.seconds["wait"] = record.seconds.get("wait", 0.0) + perf_counter() - asked
+        taking: list[float] = []
+        with record.waiting(self._place.working()):
             with record.stage("load"):
                 record.resources |= self._place.load(loaded)
             with record.stage("correctness"):
-                checked = loaded.check(cases)
+                checked = loaded.check(taken(cases, taking))
+            record.part("correctness", "cases", sum(taking))
             with record.stage("feedback"):
                 self._add_feedback(loaded, checked)
         _note(checked, record)
         if self._cases.notes:
             record.resources["memory"] = list(self._cases.notes)
+        if self._opening:
+            record.resources["opening"], self._opening = self._opening, {}
         if checked.wrong is not None:
             raise Ended(Verdict.WRONG, checked.wrong)
 
@@ -373,7 +391,7 @@ class Bench:
         """A winner as slow tools see it: an access outside of its memory is wrong after all."""
         if found.verdict is not Verdict.ACCEPTED:
             return found
-        with self._place.working(), record.stage("sanitizer"):
+        with record.waiting(self._place.working()), record.stage("sanitizer"):
             said = self._place.sanitize(self.target, resolved, built, self._slots, self._cases[0])
         if not said:
             return found
@@ -400,7 +418,7 @@ class Bench:
         for a quick look, a few are checked like that, and all that are not what eager says.
         """
         graph, name = self.target.graph, "inputs of a timed call"
-        with self._place.working(), record.stage("probes"):
+        with record.waiting(self._place.working()), record.stage("probes"):
             probes = [*session.probes, *session.noted, *self._screened(session)]
             for probe in probes:
                 case = self._place.make_case(graph, name, probe.inputs)

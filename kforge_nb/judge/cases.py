@@ -7,8 +7,10 @@ comes from the operating system and is not kept.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
+from typing import Any
 
 import torch
 from torch import fx
@@ -22,11 +24,14 @@ from kforge_nb.judge.nearby import nearby_errors, secret_generator, short, spars
 from kforge_nb.judge.sides import ALWAYS, NOT_FINITE, Sides
 from kforge_nb.judge.sums import sums_of
 from kforge_nb.targets.float64 import reference
+from kforge_nb.targets.onhost import OnHost
 from kforge_nb.targets.operators import describe
 from kforge_nb.targets.target import Target
 
-__all__ = ["Case", "build_cases", "make_case", "moved", "secret_generator", "weakness"]
+__all__ = ["CAPTURED", "Case", "build_cases", "make_case", "moved", "secret_generator", "weakness"]
 
+CAPTURED = "captured"
+"""What the names of the cases begin with whose inputs were not drawn."""
 MEMORY_LIMIT = 768 << 20
 _CAPTURED, _REDRAWN = 2, 2
 _ALWAYS = 4  # hard sets that are kept however large the tensors are
@@ -49,6 +54,9 @@ _NO_ORDER = frozenset({"topk", "sort", "argsort", "kthvalue", "median", "mode", 
 _MAY_BE_INFINITE = frozenset({"specials", "negative infinities"})
 _DEFINED = ("redrawn", NOT_FINITE)  # whatever eager makes of them
 _MOST_ALONE = 4  # sets of one input each
+
+_Make = Callable[[fx.GraphModule, str, Sequence[torch.Tensor]], "Case"]
+_Draw = Callable[[list[torch.Tensor], torch.Generator], list[torch.Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,19 +103,22 @@ def make_case(
 ) -> Case:
     """Run eager and float64 on one set; raises whatever eager raises on it.
 
-    ``exact_on`` names another device for float64 and all that follows (eager still runs where the
-    inputs are): a way out where the memory of the inputs' device is short.
+    ``exact_on`` names the CPU for float64 and all else (only eager still runs where the inputs are,
+    and needs no more memory there than it does by itself): a way out where that device is full.
+    Eager's errors on inputs close by are then those that the CPU makes in the same dtypes.
     """
+    host = exact_on is not None
     with torch.no_grad():
-        result = graph(*inputs)
-        eager = [result] if isinstance(result, torch.Tensor) else list(result)
-        beside = nearby_errors(graph, inputs, eager, cut=name == SIDED)
-        sums = sums_of(graph, inputs, eager)
-        reach = _reach(graph, inputs) if name.startswith(NOT_FINITE) else [None] * len(eager)
+        eager = _listed(graph(*inputs))
         if exact_on is not None:
             inputs = [moved(t, exact_on) for t in inputs]
             eager = [moved(t, exact_on) for t in eager]
-        exact = reference(graph, inputs)
+        beside = nearby_errors(graph, inputs, eager, cut=name == SIDED, on_host=host)
+        sums = sums_of(graph, inputs, eager, on_host=host)
+        reach: list[Reach | None] = [None] * len(eager)
+        if name.startswith(NOT_FINITE):
+            reach = _reach(graph, inputs, host)
+        exact = reference(graph, inputs, on_cpu=host)
     names = {describe(node).name for node in graph.graph.nodes}
     masked = (bool(names & _PRODUCTS) and bool(names & _MASKS)) or names >= _BY_HAND
     terms = Terms(
@@ -120,14 +131,19 @@ def make_case(
     return Case(name, list(inputs), made)
 
 
-def _reach(graph: fx.GraphModule, inputs: Sequence[torch.Tensor]) -> list[Reach | None]:
+def _listed(result: Any) -> list[torch.Tensor]:
+    return [result] if isinstance(result, torch.Tensor) else list(result)
+
+
+def _reach(
+    graph: fx.GraphModule, inputs: Sequence[torch.Tensor], on_host: bool
+) -> list[Reach | None]:
     """What each output would be if an infinity in the inputs were NaN, and if it were 1."""
 
     def unknown(value: float) -> list[torch.Tensor | None]:
         changed = [t.masked_fill(t == math.inf, value) if t.is_floating_point() else t
                    for t in inputs]  # fmt: skip
-        result = graph(*changed)
-        outputs = [result] if isinstance(result, torch.Tensor) else list(result)
+        outputs = _listed(OnHost(graph).run(*changed) if on_host else graph(*changed))
         return [t.isnan().contiguous() if t.is_floating_point() else None for t in outputs]
 
     pairs = zip(unknown(math.nan), unknown(1.0), strict=True)
@@ -159,50 +175,62 @@ def build_cases(
     generator: torch.Generator,
     *,
     memory: int = MEMORY_LIMIT,
-    make: Callable[[fx.GraphModule, str, Sequence[torch.Tensor]], Case] = make_case,
-) -> list[Case]:
+    make: _Make = make_case,
+    keep: Callable[[Case], Any] = lambda case: case,
+    captured: Sequence[Case] = (),
+) -> list[Any]:
     """Captured, redrawn and hard input sets of a target, captured ones first.
 
     Hard sets that eager does not define (it raises, or overflows) are left out, and so are the
     less telling ones where all together would need more than ``memory`` bytes. ``make`` makes one
-    case, and may put it elsewhere. The generator is on the target's device.
+    case, and of those that count what ``keep`` gives for them is in the result. The generator is on
+    the target's device. ``captured``: the cases of captured inputs, where they were made before;
+    nothing in them is drawn, so they are the same.
 
     Raises:
         BadInput: the target has no captured inputs, or eager itself fails on them.
     """
-    seen = target.captured.sets() if target.captured is not None else []
-    if not seen:
+    cases, first = list(captured), captured[0] if captured else None
+    for case in () if captured else _captured(target, make):
+        first = first or case
+        cases.append(keep(case))
+    if first is None:
         raise BadInput(f"target {target.name} has no captured inputs to judge with")
+    left = memory // max(first.bytes, 1) - len(cases)
+    base = first.inputs
+    if base and base[0].device != generator.device:  # the device was full
+        generator = secret_generator(str(base[0].device))
+    sides = Sides(target.graph, base)
+    adder = _Adder(cases, make, keep, target, base, generator)
+    both = left > _REDRAWN + _ALWAYS and not sides.names
+    for i in range(_REDRAWN if both else 1):
+        adder.add(f"redrawn {i}", redraw)
+    for name in sides.names:
+        if name in ALWAYS or len(cases) < left:
+            adder.add_sides(sides, name)
+    names = _hard_names(target.graph, base, first)
+    for index, name in enumerate(names):
+        if index < _ALWAYS or len(cases) < left:
+            adder.add(name, partial(hard_set, name))
+        else:  # no room for all: one of those that are left, nobody knows which
+            rest = names[index:]
+            one = int(torch.randint(len(rest), (1,), generator=generator, device=generator.device))
+            adder.add(rest[one], partial(hard_set, rest[one]))
+            break
+    return cases
+
+
+def _captured(target: Target, make: _Make) -> Iterator[Case]:
+    seen = target.captured.sets()[:_CAPTURED] if target.captured is not None else []
     try:
-        cases = [
-            make(target.graph, f"captured {i}", inputs) for i, inputs in enumerate(seen[:_CAPTURED])
-        ]
+        for i, inputs in enumerate(seen):
+            yield make(target.graph, f"{CAPTURED} {i}", inputs)
     except torch.OutOfMemoryError:
         raise
     except (RuntimeError, ValueError, TypeError, IndexError) as problem:
         raise BadInput(f"target {target.name} fails on its own captured inputs: {problem}") from (
             problem
         )
-    left = memory // max(cases[0].bytes, 1) - len(cases)
-    base = seen[0]
-    sides = Sides(target.graph, base)
-    adder = _Adder(cases, make, target)
-    both = left > _REDRAWN + _ALWAYS and not sides.names
-    for i in range(_REDRAWN if both else 1):
-        adder.add(f"redrawn {i}", redraw(base, generator))
-    for name in sides.names:
-        if name in ALWAYS or len(cases) < left:
-            adder.add_sides(sides, name, base, generator)
-    names = _hard_names(target.graph, base, cases[0])
-    for index, name in enumerate(names):
-        if index < _ALWAYS or len(cases) < left:
-            adder.add(name, hard_set(name, base, generator))
-        else:  # no room for all: one of those that are left, nobody knows which
-            rest = names[index:]
-            one = int(torch.randint(len(rest), (1,), generator=generator, device=generator.device))
-            adder.add(rest[one], hard_set(rest[one], base, generator))
-            break
-    return cases
 
 
 def _hard_names(graph: fx.GraphModule, inputs: Sequence[torch.Tensor], seen: Case) -> list[str]:
@@ -222,18 +250,26 @@ def _hard_names(graph: fx.GraphModule, inputs: Sequence[torch.Tensor], seen: Cas
 
 
 class _Adder:
-    """Makes cases of input sets and keeps those of which something can be asked."""
+    """Makes cases of input sets and keeps those of which something can be asked.
+
+    Sets are drawn from ``base`` on its device, or on the CPU where that has no room for it.
+    """
 
     def __init__(
         self,
-        cases: list[Case],
-        make: Callable[[fx.GraphModule, str, Sequence[torch.Tensor]], Case],
+        cases: list[Any],
+        make: _Make,
+        keep: Callable[[Case], Any],
         target: Target,
+        base: Sequence[torch.Tensor],
+        generator: torch.Generator,
     ) -> None:
-        self._cases, self._make, self._target = cases, make, target
+        self._cases, self._make, self._keep, self._target = cases, make, keep, target
+        self._base, self._generator = list(base), generator
 
-    def add(self, name: str, inputs: list[torch.Tensor]) -> Case | None:
+    def add(self, name: str, draw: _Draw) -> Case | None:
         """The case, if eager defines it."""
+        inputs = self._drawn(draw)
         try:
             case = self._make(self._target.graph, name, inputs)
         except torch.OutOfMemoryError:
@@ -243,17 +279,22 @@ class _Adder:
         infinite = any(e.special is not None for e in case.expected)
         if infinite and name not in _MAY_BE_INFINITE and not name.startswith(_DEFINED):
             return None
-        self._cases.append(case)
+        self._cases.append(self._keep(case))
         return case
 
-    def add_sides(
-        self, sides: Sides, name: str, base: list[torch.Tensor], generator: torch.Generator
-    ) -> None:
+    def _drawn(self, draw: _Draw) -> list[torch.Tensor]:
+        try:
+            return draw(self._base, self._generator)
+        except torch.OutOfMemoryError:
+            torch.cuda.empty_cache()
+        return draw([moved(t, "cpu") for t in self._base], secret_generator())
+
+    def add_sides(self, sides: Sides, name: str) -> None:
         """The set of all other inputs, and those of one each where that tells too little."""
-        case = self.add(name, sides.draw(name, base, generator))
+        case = self.add(name, partial(sides.draw, name))
         telling = case is not None and any(_tells(e) for e in case.expected)
-        for alone in sides.alone(name, base if telling else None)[:_MOST_ALONE]:
-            self.add(alone, sides.draw(alone, base, generator))
+        for alone in sides.alone(name, self._base if telling else None)[:_MOST_ALONE]:
+            self.add(alone, partial(sides.draw, alone))
 
 
 def _tells(expected: Expected) -> bool:
@@ -274,6 +315,14 @@ def weakness(cases: Sequence[Case]) -> str | None:
 
 
 def _passes(trick: str, case: Case, first: Case) -> bool:
+    try:
+        return _would_pass(trick, case, first)
+    except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()
+    return _would_pass(trick, case.to("cpu"), first)
+
+
+def _would_pass(trick: str, case: Case, first: Case) -> bool:
     for index, expected in enumerate(case.expected):
         fake = _fake(trick, case, first.expected[index], expected)
         if fake is None or check_output(expected, fake, "", "").wrong is not None:

@@ -17,7 +17,7 @@ from kforge_nb.errors import BadInput
 from kforge_nb.judge import policy
 from kforge_nb.judge.baseline import BaselineWorker
 from kforge_nb.judge.binary import library_folder, runner_binary
-from kforge_nb.judge.cases import Case, build_cases, make_case, secret_generator
+from kforge_nb.judge.cases import CAPTURED, Case, build_cases, make_case, secret_generator
 from kforge_nb.judge.cores import CORES
 from kforge_nb.judge.evaluation import Comparison
 from kforge_nb.judge.physics import floor_seconds
@@ -81,9 +81,12 @@ class HostPlace:
         """Eager and float64, here."""
         return make_case(graph, name, inputs)
 
-    def cases(self, target: Target) -> Shelf:
+    def cases(self, target: Target, known: Shelf | None = None) -> Shelf:
         """All of them in memory."""
-        return Shelf("cpu").fill(build_cases(target, secret_generator()))
+        shelf = Shelf("cpu")
+        captured = known.named(CAPTURED) if known is not None else ()
+        made = build_cases(target, secret_generator(), make=shelf.make, captured=captured)
+        return shelf.fill(made)
 
     def timed(self, specs: Sequence[TensorSpec], seen: list[torch.Tensor]) -> TimedInputs:
         """Slots that together are larger than the near caches."""

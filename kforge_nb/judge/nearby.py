@@ -20,6 +20,7 @@ from torch import fx
 
 from kforge_nb.judge.blocks import all_finite
 from kforge_nb.targets.float64 import reference
+from kforge_nb.targets.onhost import OnHost
 
 __all__ = ["NEARBY", "nearby_errors", "secret_generator", "short", "sparse"]
 
@@ -41,6 +42,7 @@ def nearby_errors(
     inputs: Sequence[torch.Tensor],
     eager: Sequence[torch.Tensor],
     cut: bool = False,
+    on_host: bool = False,
 ) -> list[torch.Tensor | None]:
     """For each output eager's largest error beside these inputs; None where it is not needed.
 
@@ -49,6 +51,7 @@ def nearby_errors(
         inputs: of one case, on one device.
         eager: what eager computed from them.
         cut: rows count by themselves, so those of which an activation left little need this too.
+        on_host: the inputs were brought to the CPU, whatever devices the graph names.
     """
     main = _main(inputs)
     if main is None:
@@ -61,7 +64,8 @@ def nearby_errors(
     worst: list[torch.Tensor | None] = [None] * len(eager)
     try:
         for _ in range(times):
-            for i, error in enumerate(_errors(graph, [_beside(t, generator) for t in inputs])):
+            moved = [_beside(t, generator) for t in inputs]
+            for i, error in enumerate(_errors(graph, moved, on_host)):
                 before = worst[i]
                 worst[i] = error if before is None or error is None else before.maximum(error)
     except torch.OutOfMemoryError:  # what was found so far is a good deal better than nothing
@@ -103,12 +107,14 @@ def _few(eager: torch.Tensor, cut: bool) -> torch.Tensor | None:
     return found if bool(found.any()) else None
 
 
-def _errors(graph: fx.GraphModule, inputs: list[torch.Tensor]) -> list[torch.Tensor | None]:
+def _errors(
+    graph: fx.GraphModule, inputs: list[torch.Tensor], on_host: bool
+) -> list[torch.Tensor | None]:
     """Eager's error in every element of every output that is floating-point."""
     with torch.no_grad():
-        result = graph(*inputs)
+        result = OnHost(graph).run(*inputs) if on_host else graph(*inputs)
         low = [result] if isinstance(result, torch.Tensor) else list(result)
-        high = reference(graph, inputs)
+        high = reference(graph, inputs, on_cpu=on_host)
     return [
         (a.to(torch.float64) - b.to(a.device)).abs().nan_to_num(0.0, 0.0, 0.0).contiguous()
         if a.is_floating_point()

@@ -85,8 +85,11 @@ class Place(Protocol):
     def make_case(self, graph: fx.GraphModule, name: str, inputs: Sequence[torch.Tensor]) -> Case:
         """Eager and float64 on one input set (from anywhere), on this device."""
 
-    def cases(self, target: Target) -> Shelf:
-        """Captured, redrawn and hard input sets with what is expected, from a secret seed."""
+    def cases(self, target: Target, known: Shelf | None = None) -> Shelf:
+        """Captured, redrawn and hard input sets with what is expected, from a secret seed.
+
+        ``known``: cases of the same target, of which the captured ones are taken as they are.
+        """
 
     def timed(self, specs: Sequence[TensorSpec], seen: list[torch.Tensor]) -> TimedInputs:
         """Slots of inputs for timed calls."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from time import perf_counter
 from typing import Any
 
@@ -44,13 +44,32 @@ class Stages:
         try:
             yield
         finally:
-            self.seconds[name] = self.seconds.get(name, 0.0) + perf_counter() - start
+            self.add(name, perf_counter() - start)
+
+    def add(self, name: str, seconds: float) -> None:
+        """Seconds that were measured elsewhere."""
+        self.seconds[name] = self.seconds.get(name, 0.0) + seconds
+
+    @contextmanager
+    def waiting(self, for_it: AbstractContextManager[None]) -> Iterator[None]:
+        """Hold a lock; waiting for it is a stage of its own."""
+        asked = perf_counter()
+        with for_it:
+            self.add("wait", perf_counter() - asked)
+            yield
 
     def part(self, name: str, part: str, seconds: float) -> None:
         """Tell a part of a stage by itself: its seconds are no longer among those of the stage."""
         own = f"{name} {part}"
         self.seconds[name] = max(0.0, self.seconds.get(name, 0.0) - seconds)
-        self.seconds[own] = self.seconds.get(own, 0.0) + seconds
+        self.add(own, seconds)
+
+    def close(self, found: Evaluation, total: float) -> None:
+        """Tell an evaluation of all stages, and as ``other`` what is in none of them."""
+        found.seconds.update(self.seconds)
+        named = sum(seconds for name, seconds in found.seconds.items() if name != "total")
+        found.seconds["other"] = max(0.0, total - named)
+        found.seconds["total"] = total
 
     def evaluation(self, verdict: Verdict, reason: str, **details: Any) -> Evaluation:
         """The evaluation with everything collected so far."""

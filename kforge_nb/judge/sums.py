@@ -19,6 +19,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from kforge_nb.targets.onhost import OnHost
 from kforge_nb.targets.operators import describe
 
 __all__ = ["LONGEST", "Sums", "sums_of"]
@@ -49,7 +50,10 @@ class Sums:
 
 
 def sums_of(
-    graph: fx.GraphModule, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+    graph: fx.GraphModule,
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    on_host: bool = False,
 ) -> Sums:
     """What a target sums on inputs of these shapes; the graph is run once for each.
 
@@ -57,21 +61,25 @@ def sums_of(
         graph: of the target.
         inputs: on one device.
         outputs: what the graph gives for them; only shapes and dtypes count.
+        on_host: the inputs were brought to the CPU, whatever devices the graph names.
     """
     shapes = tuple((t.shape, t.dtype) for t in inputs)
     known = _KNOWN.setdefault(graph, {})
     if shapes not in known:
-        known[shapes] = _found(graph, inputs, outputs)
+        known[shapes] = _found(graph, inputs, outputs, on_host)
     return known[shapes]
 
 
 def _found(
-    graph: fx.GraphModule, inputs: Sequence[torch.Tensor], outputs: Sequence[torch.Tensor]
+    graph: fx.GraphModule,
+    inputs: Sequence[torch.Tensor],
+    outputs: Sequence[torch.Tensor],
+    on_host: bool,
 ) -> Sums:
     double = all(t.dtype is torch.float64 for t in outputs if t.is_floating_point())
     if not double and not any(_sums(node) for node in graph.graph.nodes):
         return Sums(0, False)
-    seen = _Watch(graph)
+    seen = _WatchOnHost(graph) if on_host else _Watch(graph)
     try:
         with torch.no_grad():
             seen.run(*inputs)
@@ -106,6 +114,10 @@ class _Watch(fx.Interpreter):
             args, kwargs = self.fetch_args_kwargs_from_env(n)
             self.most = max(self.most, _count(describe(n).name, args, kwargs, made[0]))
         return result
+
+
+class _WatchOnHost(_Watch, OnHost):
+    """The same on the CPU."""
 
 
 def _count(name: str, args: Sequence[Any], kwargs: dict[str, Any], made: torch.Tensor) -> int:

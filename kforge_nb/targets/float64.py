@@ -15,6 +15,7 @@ import torch
 from torch import fx
 from torch.utils import _pytree as pytree
 
+from kforge_nb.targets.onhost import to_host
 from kforge_nb.targets.operators import describe
 
 __all__ = ["FALLBACKS", "Float64Interpreter", "reference"]
@@ -23,20 +24,23 @@ _LOW = (torch.float32, torch.float16, torch.bfloat16)
 _CASTS = ("float", "half", "bfloat16", "double")
 
 
-def reference(gm: fx.GraphModule, inputs: Sequence[Any]) -> list[torch.Tensor]:
+def reference(
+    gm: fx.GraphModule, inputs: Sequence[Any], *, on_cpu: bool = False
+) -> list[torch.Tensor]:
     """Outputs of ``gm`` on ``inputs`` in float64 (integers and booleans as they are).
 
     Works for target graphs and whole-model graphs; the inputs are never changed. Nested outputs
-    come flattened, tensors only; on the CPU where a GPU's memory did not suffice for float64.
+    come flattened, tensors only; on the CPU where a GPU's memory did not suffice for float64, or
+    where ``on_cpu`` says so.
     """
     with torch.no_grad():
         try:
-            result = Float64Interpreter(gm).run(*inputs)
+            result = None if on_cpu else Float64Interpreter(gm).run(*inputs)
         except torch.OutOfMemoryError:
             result = None
-        if result is None:
             torch.cuda.empty_cache()
-            held = pytree.tree_map(_on_cpu, list(inputs))
+        if result is None:
+            held = pytree.tree_map(to_host, list(inputs))
             result = Float64Interpreter(gm, on_cpu=True).run(*held)
     return [leaf for leaf in pytree.tree_leaves(result) if isinstance(leaf, torch.Tensor)]
 
@@ -70,7 +74,7 @@ class Float64Interpreter(fx.Interpreter):
         args, kwargs = self.fetch_args_kwargs_from_env(n)
         args, kwargs = pytree.tree_map(_up, (args, kwargs))
         if self._on_cpu:
-            args, kwargs = pytree.tree_map(_on_cpu, (args, kwargs))
+            args, kwargs = pytree.tree_map(to_host, (args, kwargs))
         if n.op == "call_method":
             name = str(n.target)
             if name in _CASTS:
@@ -102,15 +106,6 @@ def _up(value: Any) -> Any:
     if isinstance(value, torch.dtype) and value in _LOW:
         return torch.float64
     return value
-
-
-def _on_cpu(value: Any) -> Any:
-    """Tensors moved, devices renamed, everything else as it is."""
-    if isinstance(value, torch.Tensor):
-        return value.cpu()
-    if isinstance(value, torch.device):
-        return torch.device("cpu")
-    return "cpu" if isinstance(value, str) and value.partition(":")[0] == "cuda" else value
 
 
 def _copy_up(value: Any) -> Any:

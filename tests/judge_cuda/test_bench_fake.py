@@ -14,11 +14,12 @@ import pytest
 import torch
 
 from kforge_nb.candidates.candidate import Candidate, LaunchPlan
+from kforge_nb.candidates.plan import ResolvedPlan, resolve
 from kforge_nb.errors import BadInput
 from kforge_nb.judge import bench as benches
 from kforge_nb.judge import slots
 from kforge_nb.judge.bench import Bench
-from kforge_nb.judge.cases import build_cases, make_case, secret_generator
+from kforge_nb.judge.cases import CAPTURED, build_cases, make_case, secret_generator
 from kforge_nb.judge.cores import CORES, Cores
 from kforge_nb.judge.cuda import place as places
 from kforge_nb.judge.cuda import timing
@@ -106,8 +107,11 @@ class _Place(CudaPlace):
         with self._lock.timing(), CORES.work():
             yield
 
-    def cases(self, target) -> Shelf:
-        return Shelf("cpu").fill(build_cases(target, secret_generator()))
+    def cases(self, target, known=None) -> Shelf:
+        shelf = Shelf("cpu")
+        captured = known.named(CAPTURED) if known is not None else ()
+        made = build_cases(target, secret_generator(), make=shelf.make, captured=captured)
+        return shelf.fill(made)
 
     def make_case(self, graph, name, inputs):
         return make_case(graph, name, inputs)
@@ -150,6 +154,10 @@ def _candidate(plan: LaunchPlan, source: str = "// device code") -> Candidate:
 GOOD = _candidate(one("twice"))
 
 
+def _built(bench: Bench, place: CudaPlace) -> tuple[ResolvedPlan, Compiled]:
+    return resolve(GOOD.plan, bench.target.inputs, bench.target.outputs), place.build(GOOD)
+
+
 def test_a_good_candidate_goes_through_all_stages(bench):
     """Policy, compile, correctness, replays against eager, and what there is to say of it."""
     found = bench.evaluate(GOOD)
@@ -162,12 +170,44 @@ def test_a_good_candidate_goes_through_all_stages(bench):
 
 
 def test_the_parts_of_a_timing_are_told_beside_it(bench):
-    """Each second of an evaluation is in one stage, so that they add up to no more than all."""
+    """Each second of an evaluation is in one stage, and hardly any in one without a name."""
     found = bench.evaluate(GOOD)
     parts = {"timing upload", "timing prepare", "timing renew", "timing look"}
-    assert {"start", *parts} <= set(found.seconds)
+    assert {"start", "end", "correctness cases", *parts} <= set(found.seconds)
     stages = sum(seconds for name, seconds in found.seconds.items() if name != "total")
-    assert stages <= found.seconds["total"]
+    assert stages == pytest.approx(found.seconds["total"])
+    assert found.seconds["other"] < 0.2 * found.seconds["total"]
+
+
+def test_what_opening_took_is_told_once(place, tmp_path):
+    """With the first evaluation, by what was done; the next one did not wait for it."""
+    judge = SimpleNamespace(folder=tmp_path, benches=set())
+    opened = Bench(judge, place, on_device(target_of(lambda x: x * 2.0, torch.randn(N))))
+    first, second = opened.evaluate(GOOD), opened.evaluate(GOOD)
+    opened.close()
+    told = first.resources["opening"]
+    assert {"cases", "cases make", "weakness", "slots", "baseline"} <= set(told)
+    assert "opening" not in second.resources
+
+
+def test_a_confirmation_has_what_is_not_drawn_from_the_bench(bench, place, monkeypatch):
+    """Captured inputs and what is expected of them are the same; all others are drawn anew."""
+    monkeypatch.setattr(benches, "CONFIRM", Plan(seconds=0.2, narrow=0.5, pairs=10))
+    monkeypatch.setattr(bench.target.captured, "sets", lambda: pytest.fail("read again"))
+    fresh, cases = [], place.cases
+
+    def kept(*arguments) -> Shelf:
+        fresh.append(cases(*arguments))
+        return fresh[-1]
+
+    monkeypatch.setattr(place, "cases", kept)
+    found = bench.confirm(GOOD)
+    assert found.verdict is Verdict.ACCEPTED, found.reason
+    assert {"expect", "expect make", "conditions"} <= set(found.seconds)
+    same = [case.name for case in fresh[0] if any(case is one for one in bench._cases)]
+    assert same
+    assert all(name.startswith(CAPTURED) for name in same)
+    assert set(bench.cases) - set(same) <= set(fresh[0].names)
 
 
 def test_what_was_looked_at_is_let_go(bench, place, monkeypatch):
@@ -437,6 +477,49 @@ def test_none_is_made_ahead_while_something_is_timed(place, bench):
     assert len(place._spares.waiting()) == 1
     assert started.is_set()
     place._spares.drop(1)
+
+
+def test_processes_end_aside_and_never_while_something_is_timed(place, bench, monkeypatch):
+    """Nobody waits for what a driver does then, and nobody's timing is disturbed by it."""
+    monkeypatch.setattr(place, "memory", 64 << 30)
+    monkeypatch.setattr(place, "_spares", Spares(place.working))
+    candidate = place.start(bench.target, *_built(bench, place), bench._slots, 3.0)
+    with place.timing():
+        candidate.__exit__(None, None, None)
+        assert candidate.runner.child.alive()
+    place._spares.close()
+    assert not candidate.runner.child.alive()
+    last = place.start(bench.target, *_built(bench, place), bench._slots, 3.0)
+    last.__exit__(None, None, None)
+    assert not last.runner.child.alive()
+
+
+def test_on_a_small_device_the_next_process_has_the_memory_of_the_last(place, bench, monkeypatch):
+    """There one ends before another is started."""
+    monkeypatch.setattr(place, "_spares", Spares(place.working))
+    candidate = place.start(bench.target, *_built(bench, place), bench._slots, 3.0)
+    with place.timing():
+        candidate.__exit__(None, None, None)
+        assert not candidate.runner.child.alive()
+    place._spares.close()
+
+
+@pytest.mark.parametrize(("slow", "calls"), [(2e-6, 64), (1e-3, 10), (4e-3, 3), (0.5, 1)])
+def test_call_time_is_measured_for_some_hundredths_of_a_second(slow, calls, place):
+    """Long calls are few: the pairs are what an interval needs, and each is long enough."""
+    made: list[int] = []
+    worker = SimpleNamespace(hot=lambda _key, _name, count: made.append(count) or slow)
+    loaded = SimpleNamespace(runner=SimpleNamespace(hot=lambda _: slow / 2))
+    found = CudaPlace.call_time(SimpleNamespace(worker=worker), loaded, "key", "eager")
+    assert found.ratio == pytest.approx(2.0)
+    assert found.n == 12
+    assert made == [1, 1, *[calls] * 12]
+
+
+def test_of_a_large_device_half_is_for_cases():
+    """A small one needs most of its memory for what float64 takes on the way."""
+    assert places.room_for_cases(120 << 30) == 60 << 30
+    assert places.room_for_cases(8 << 30) == 2 << 30
 
 
 def test_a_closed_place_leaves_no_process(place, bench, monkeypatch):

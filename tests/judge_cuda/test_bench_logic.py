@@ -13,6 +13,7 @@ import pytest
 import torch
 from torch import fx
 
+from kforge_nb.judge import shelf as shelves
 from kforge_nb.judge import slots as slots_module
 from kforge_nb.judge.bench import CONFIRM, EVALUATE
 from kforge_nb.judge.cases import Case, make_case, moved, secret_generator
@@ -339,14 +340,41 @@ def test_a_shelf_gives_cases_on_its_device_in_order():
     assert shelf[1].expected[0].reference.device.type == "meta"
 
 
-def test_cases_beyond_the_room_wait_in_the_hosts_memory(monkeypatch):
-    """The first fits, the second does not, and a note says so."""
+def _shelf(monkeypatch, bus: float) -> tuple[Shelf, list[str], dict[str, Case]]:
+    """A shelf with room for one case, what it has made, and the cases by name."""
     made = {"a": _case("a"), "b": _case("b")}
-    shelf = Shelf("meta", made["a"].bytes)
-    monkeypatch.setattr("kforge_nb.judge.shelf.make_case", lambda _graph, name, _: made[name])
+    asked: list[str] = []
+
+    def make(_graph, name: str, _inputs) -> Case:
+        asked.append(name)
+        return made[name]
+
+    monkeypatch.setattr(shelves, "make_case", make)
+    monkeypatch.setattr(shelves, "_BUS", bus)
+    return Shelf("cpu", made["a"].bytes), asked, made
+
+
+def test_cases_beyond_the_room_are_made_again_where_that_is_faster(monkeypatch):
+    """Of the second only its inputs stay; whoever wants it has it made, each time."""
+    shelf, asked, made = _shelf(monkeypatch, bus=0.0)
+    kept = [shelf.keep(shelf.make(None, name, case.inputs)) for name, case in made.items()]
+    assert kept[0] is made["a"]
+    assert kept[1].inputs[0] is made["b"].inputs[0]
+    shelf.fill(kept)
+    assert [case.name for case in shelf] == ["a", "b"]
+    assert shelf[1] is made["b"]
+    assert asked == ["a", "b", "b", "b"]
+    assert shelf.names == ("a", "b")
+    assert any("b is worked out anew" in note for note in shelf.notes)
+
+
+def test_cases_that_took_long_wait_in_the_hosts_memory(monkeypatch):
+    """What is brought faster than it is made is kept whole, and a note says so."""
+    shelf, asked, made = _shelf(monkeypatch, bus=1e30)
     monkeypatch.setattr(Case, "to", lambda _case, device: f"moved to {device}")
-    assert shelf.make_and_keep(None, "a", []) is made["a"]
-    assert shelf.make_and_keep(None, "b", []) == "moved to cpu"
+    assert shelf.keep(shelf.make(None, "a", [])) is made["a"]
+    assert shelf.keep(shelf.make(None, "b", [])) == "moved to cpu"
+    assert asked == ["a", "b"]
     assert any("b waits" in note for note in shelf.notes)
 
 

@@ -7,6 +7,7 @@ and do not wait for it.
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -23,7 +24,7 @@ from kforge_nb.candidates.plan import ResolvedPlan
 from kforge_nb.compilers.nvrtc import CompileFailed, build_cuda, device_arch
 from kforge_nb.errors import BadInput, MissingTool
 from kforge_nb.judge.baseline import BaselineWorker, OutOfDeviceMemory
-from kforge_nb.judge.cases import Case, build_cases, moved, secret_generator
+from kforge_nb.judge.cases import CAPTURED, Case, build_cases, moved, secret_generator
 from kforge_nb.judge.cores import CORES, Cores
 from kforge_nb.judge.cuda.binary import DRIVER, cuda_runner_binary
 from kforge_nb.judge.cuda.cubin import inspect_cubin
@@ -51,19 +52,22 @@ from kforge_nb.profile.calibration import calibrate
 from kforge_nb.settings import cache_dir
 from kforge_nb.targets.target import Target, TensorSpec
 
-__all__ = ["DEVICES", "CudaPlace", "device_lock"]
+__all__ = ["DEVICES", "CudaPlace", "calls_in_a_row", "device_lock", "room_for_cases"]
 
 DEVICES: dict[str, Cores] = {}
 """Who may use each device, by its torch name; one lock a device for the whole process."""
 _MAKING = threading.Lock()
 
 _ROOMY = 16 << 30  # bytes of a device on which a few contexts may wait
+_OF_A_RUNNER = 8 * 16  # slots' bytes: an eighth of the device for one that is still ending
 _CASE_MEMORY = 8 << 30  # of all input sets together with their expected values
-_ROOM = 0.25  # of the free device memory, for what is kept there
+_ROOM, _MUCH_ROOM = 0.25, 0.5  # of the free device memory, for what is kept there
+_LARGE = 32 << 30  # bytes of free device memory from which half of it may be kept
 _MOST_SLOTS = 64
 _TIMED_BYTES = 6 << 30  # of three slots; inputs beyond that have one slot
 _BATCH_SECONDS = 20.0
-_CALLS, _PAIRS = 64, 12  # of a measurement of call time
+_CALLS, _PAIRS = 64, 12  # of a measurement of call time, at most and always
+_CALL_SECONDS = 10e-3  # of the slower side's calls, in each of the pairs
 _SANITIZER_SECONDS = 30.0
 _FRAGMENTS = 1 << 30  # bytes that torch's allocator may keep unused while others need memory
 
@@ -75,6 +79,23 @@ def _free_host_memory() -> int:
         return next(int(s.split()[1]) << 10 for s in lines if s.startswith("MemAvailable"))
     except (OSError, StopIteration, ValueError):
         return 1 << 50
+
+
+def room_for_cases(free: int) -> int:
+    """Bytes of a device that cases and their expected values may take, of so many free ones.
+
+    The rest is for three runners, the baseline and what float64 needs on the way. Of a large device
+    that is less than half.
+    """
+    return int((_MUCH_ROOM if free >= _LARGE else _ROOM) * free)
+
+
+def calls_in_a_row(once: float) -> int:
+    """Calls of one measurement of call time, where a call alone takes ``once`` seconds.
+
+    Waiting for the last of them costs as much as a short call does, and is nothing to long ones.
+    """
+    return max(1, min(_CALLS, math.ceil(_CALL_SECONDS / max(once, 1e-9))))
 
 
 def device_lock(device: str) -> Cores:
@@ -160,16 +181,21 @@ class CudaPlace:
 
     def make_case(self, graph: fx.GraphModule, name: str, inputs: Sequence[torch.Tensor]) -> Case:
         """Eager on this device, float64 there too if it fits."""
-        return Shelf(self.device, 0).make(graph, name, inputs)
+        return Shelf(self.device).make(graph, name, inputs)
 
-    def cases(self, target: Target) -> Shelf:
+    def cases(self, target: Target, known: Shelf | None = None) -> Shelf:
         """On the device as far as there is room."""
+        torch.cuda.empty_cache()  # what torch keeps for later is free
         free, _ = torch.cuda.mem_get_info(self.index)
-        room = int(_ROOM * free)
-        shelf = Shelf(self.device, room)
-        generator = secret_generator(self.device)
-        memory = min(_CASE_MEMORY, room)
-        made = build_cases(target, generator, memory=memory, make=shelf.make_and_keep)
+        shelf = Shelf(self.device, room_for_cases(free))
+        made = build_cases(
+            target,
+            secret_generator(self.device),
+            memory=min(_CASE_MEMORY, int(_ROOM * free)),
+            make=shelf.make,
+            keep=shelf.keep,
+            captured=known.named(CAPTURED) if known is not None else (),
+        )
         torch.cuda.empty_cache()
         return shelf.fill(made)
 
@@ -224,6 +250,8 @@ class CudaPlace:
         make = self._maker(target, timed, limit)
         loaded = self._spares.take(id(timed)) or self._spares.started(make)
         loaded.after = partial(self._spares.make, id(timed), make)
+        if self.memory >= max(_ROOMY, _OF_A_RUNNER * timed.layout.stride):
+            loaded.aside = self._spares.aside  # else the next needs the memory of this one
         with self._meant_lock:
             self._meant[loaded] = (plan, built.file)
         return loaded
@@ -299,12 +327,14 @@ class CudaPlace:
     def call_time(self, loaded: CudaCandidate, key: str, baseline: str) -> Comparison:
         """Both sides' calls made one by one from the host, without graphs."""
         ours, theirs = [], []
-        loaded.runner.hot(_CALLS)
-        self.worker.hot(key, baseline, _CALLS)
+        loaded.runner.hot(1)
+        self.worker.hot(key, baseline, 1)
+        once = max(loaded.runner.hot(1), self.worker.hot(key, baseline, 1))
+        calls = calls_in_a_row(once)
         with prompt():
             for _ in range(_PAIRS):
-                ours.append(loaded.runner.hot(_CALLS))
-                theirs.append(self.worker.hot(key, baseline, _CALLS))
+                ours.append(loaded.runner.hot(calls))
+                theirs.append(self.worker.hot(key, baseline, calls))
         return paired("call", ours, theirs)
 
     def floor_seconds(self, target: Target, timed: TimedInputs) -> float:  # noqa: ARG002

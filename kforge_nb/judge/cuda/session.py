@@ -11,10 +11,11 @@ import torch
 from kforge_nb.candidates.plan import ResolvedPlan
 from kforge_nb.errors import BadInput
 from kforge_nb.judge.cases import Case, moved
-from kforge_nb.judge.checked import IsolatedCandidate
+from kforge_nb.judge.checked import IsolatedCandidate, same_bits
 from kforge_nb.judge.cuda.binary import DRIVER
 from kforge_nb.judge.cuda.handle import CudaLimits, CudaRunner
 from kforge_nb.judge.cuda.layout import CudaOutputLayout, make_binding
+from kforge_nb.judge.cuda.pinned import Pinned
 from kforge_nb.judge.cuda.protocol import Touched
 from kforge_nb.judge.cuda.staging import Staging, values_of
 from kforge_nb.judge.evaluation import Verdict
@@ -23,6 +24,15 @@ from kforge_nb.judge.slots import TimedInputs
 from kforge_nb.targets.target import Target
 
 __all__ = ["CudaCandidate", "device_index"]
+
+
+def _same(kept: torch.Tensor, output: torch.Tensor) -> bool:
+    """Whether an output has the bits of what was kept; on the CPU where the device is full."""
+    try:
+        return same_bits(kept, output.to(kept.device))
+    except torch.OutOfMemoryError:
+        torch.cuda.empty_cache()
+    return same_bits(kept.cpu(), output)
 
 
 def device_index(device: str) -> int:
@@ -80,12 +90,22 @@ class CudaCandidate(IsolatedCandidate):
         self._cubin = cubin
         self.kernels: dict[str, dict[str, int]] = {}
         self.held: dict[int, int] = {}  # versions of the timed slots on its device
-        self.after: Callable[[], None] | None = None  # called once its process has ended
+        self.after: Callable[[], None] | None = None  # called once it is not needed any more
+        self.aside: Callable[[Callable[[], None]], None] | None = None  # what ends its process
+        self._pinned: list[Pinned] = []
         try:
             self.runner = CudaRunner(binary, cubin, self.regions, limits, number, flush, driver)
+            self._pin()
         except BaseException:
             self._release()
             raise
+
+    def _pin(self) -> None:
+        """Have the judge's own copies of checked inputs and outputs run at the bus's speed."""
+        device = self._timed.device
+        if torch.device(device).type == "cuda":
+            arrays = (region.array for region in (self._inputs, self._outputs))
+            self._pinned = [Pinned(a.ctypes.data, a.nbytes, device) for a in arrays]
 
     def load(self, resolved: ResolvedPlan | None = None, cubin: Path | None = None) -> bool:
         """Load and bind; True if a system-call filter holds.
@@ -108,10 +128,35 @@ class CudaCandidate(IsolatedCandidate):
     def _call(self, laid_out: bool) -> None:
         self.runner.run(laid_out)
 
+    def __exit__(self, *ended: object) -> None:
+        """End the process and give its memory back, in the background where there is one."""
+        aside, after = self.aside, self.after
+        self.aside = self.after = None
+        if aside is None:
+            self._finish()
+        else:
+            aside(self._finish)
+        if after is not None:
+            after()
+
+    def _finish(self) -> None:
+        self._end()
+        self._release()
+
     def _end(self) -> None:
         self.runner.close()
-        if self.after is not None:
-            self.after()
+
+    def _release(self) -> None:
+        for pinned in self._pinned:
+            pinned.release()
+        self._pinned = []
+        super()._release()
+
+    def _repeats(self, outputs: list[torch.Tensor]) -> bool:
+        """As ever; results are kept and compared on the judge's device, to which they must go."""
+        kept = [self._copied(t) for t in outputs]
+        self._call_with_gaps()
+        return all(_same(a, b) for a, b in zip(kept, outputs, strict=True))
 
     def _poison(self) -> None:
         """The runner does it, on the device."""

@@ -1,8 +1,10 @@
-"""Runners made ahead: starting a driver takes a good part of a second, and disturbs who is timed.
+"""Runners made ahead, and ended aside: a driver takes its time for both, and disturbs who is timed.
 
 One spare a key, or for a confirmation as many as it needs processes; made in the background, side
 by side. While one starts its context it holds the device for work, so that nothing is timed
-meanwhile, and while something is timed no spare is started.
+meanwhile, and while something is timed no spare is started. The same for the end of a process: the
+driver unlocks its memory, gives back what it held on the device and wipes it, which takes longer
+than a second where inputs are large, and nobody has to wait for that.
 """
 
 from __future__ import annotations
@@ -28,6 +30,7 @@ class Spares:
         self._hold = hold
         self._lock = threading.Lock()
         self._threads = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kforge-spares")
+        self._ends = ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="kforge-ends")
         self._made: dict[int, list[Future[CudaCandidate]]] = {}
         self._closed = False
 
@@ -41,6 +44,18 @@ class Spares:
                 made.__exit__(None, None, None)
                 raise
             return made
+
+    def aside(self, end: Callable[[], None]) -> None:
+        """End a process in the background, while nothing is timed; at once where this is closed."""
+        with self._lock:
+            if not self._closed:
+                self._ends.submit(self._ended, end)
+                return
+        end()
+
+    def _ended(self, end: Callable[[], None]) -> None:
+        with self._hold():
+            end()
 
     def make(self, key: int, make: Callable[[], CudaCandidate], count: int = 1) -> None:
         """Have some made in the background, until there are ``count``; none once this is closed."""
@@ -78,10 +93,11 @@ class Spares:
                 spare.__exit__(None, None, None)
 
     def close(self) -> None:
-        """End all of them; none is made afterwards. Safe to call twice."""
+        """End all of them and wait for all ends; none is made afterwards. Safe to call twice."""
         with self._lock:
             self._closed = True
             keys = list(self._made)
         for key in keys:
             self.drop(key)
         self._threads.shutdown(wait=True)
+        self._ends.shutdown(wait=True)

@@ -93,7 +93,7 @@ class ForeignPlace(ExtensionPlace):
 
     # ---- what is expected ------------------------------------------------------------------
 
-    def cases(self, target: Target) -> Shelf:
+    def cases(self, target: Target, known: Shelf | None = None) -> Shelf:
         """Cases whose arguments change and whose weights do not, and one where they do."""
         given = self._layout.given
         sets = target.captured.sets() if target.captured is not None else []
@@ -104,7 +104,7 @@ class ForeignPlace(ExtensionPlace):
         first.finish()
         graph = _with_weights(target.graph, self._weights, given)
         kept = replace(target, graph=graph, inputs=target.inputs[:given], captured=first)
-        shelf = self._place.cases(kept)
+        shelf = self._place.cases(kept, known)
         if sets and not self._operators:
             log = OperatorLog()
             with torch.no_grad(), log:
