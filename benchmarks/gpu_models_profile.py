@@ -56,7 +56,7 @@ def profile_stage(name: str, size: Size, device: str, places: Places) -> None:
         notes=list(workload.notes),
     )
     with stage.measuring("profile"):
-        found = profile(workload, "region", seconds=PROFILE_S)
+        found = profile(workload, "region", seconds=PROFILE_S, layout="auto")
     stage.put(**_summary(found), done=True, step="done")
 
 

@@ -103,6 +103,10 @@ def _take(workload: Workload, pairs: Iterable[tuple[CapturedGraph, fx.GraphModul
     for graph, gm in pairs:
         graph.gm = gm
         workload.layout = "channels_last"
+        workload.note(
+            "targets are cut from graphs laid out channels-last: alone, kernels are compared with "
+            "eager on the same channels-last tensors"
+        )
 
 
 def _say_what_stays(workload: Workload) -> None:

@@ -12,7 +12,7 @@ gets its strides back even where it seems to have them, and a turn too many copi
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from typing import Any, Literal
@@ -173,9 +173,9 @@ class _Layer:
             self.values[node], self.writes[node] = self.old.step(node, values)
         else:
             self.values[node], self.writes[node] = self.old.values[node], self.old.writes[node]
-        stale = self.old.writes[node]
-        for source in [s for s in self.turned if storages_in(self.old.values[s]) & stale]:
-            del self.turned[source]
+        if stale := self.old.writes[node]:
+            for source in [s for s in self.turned if storages_in(self.old.values[s]) & stale]:
+                del self.turned[source]
 
     def _follow(self, node: fx.Node, copy: fx.Node, given: dict[fx.Node, Any]) -> None:
         """Find the value of a node some of whose arguments have other strides than before."""
@@ -247,12 +247,10 @@ class _Layer:
 
     def _same_writes(self) -> None:
         """Each write must reach the tensors that it reached before, and no others."""
-        nodes = list(self.values)
+        old, new = _by_storage(self.old.values), _by_storage(self.values)
         for node, written in self.old.writes.items():
-            if not written and not self.writes.get(node):
-                continue
-            before = [n for n in nodes if storages_in(self.old.values[n]) & written]
-            after = [n for n in nodes if storages_in(self.values[n]) & self.writes[node]]
+            before = {n for storage in written for n in old.get(storage, ())}
+            after = {n for storage in self.writes[node] for n in new.get(storage, ())}
             if before != after or any(n in self.respelled for n in before):
                 raise Unknown(f"{node.name} writes to a tensor that would be a copy")
 
@@ -291,7 +289,19 @@ def _follows(node: fx.Node) -> bool:
     return op.kind in _FOLLOW or op.name in _FOLLOWERS
 
 
+def _by_storage(values: Mapping[fx.Node, Any]) -> dict[int, list[fx.Node]]:
+    """The nodes whose values lie in each storage."""
+    found: dict[int, list[fx.Node]] = {}
+    for node, value in values.items():
+        for storage in storages_in(value):
+            found.setdefault(storage, []).append(node)
+    return found
+
+
 def _sharing(values: Sequence[Any]) -> list[list[int]]:
-    """For each value, the places of those that share storage with it."""
-    own = [storages_in(value) for value in values]
-    return [[k for k, theirs in enumerate(own) if theirs & mine] for mine in own]
+    """For each value, the first value that lies in each of its storages, by place."""
+    first: dict[int, int] = {}
+    for place, value in enumerate(values):
+        for storage in storages_in(value):
+            first.setdefault(storage, place)
+    return [sorted(first[storage] for storage in storages_in(value)) for value in values]

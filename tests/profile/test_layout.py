@@ -52,7 +52,8 @@ def test_a_layout_that_is_faster_is_taken_and_told(workload, times):
     assert workload.layout == "channels_last"
     assert strides(workload) == CHANNELS_LAST
     told = "4 ms as they are and 2 ms channels-last, turning inputs and outputs 0.2 ms; the model"
-    assert workload.notes[-1] == f"convolutions take {told} is laid out channels-last"
+    assert workload.notes[0] == f"convolutions take {told} is laid out channels-last"
+    assert "eager on the same channels-last tensors" in workload.notes[1]
 
 
 @pytest.mark.parametrize(
