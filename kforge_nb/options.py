@@ -151,7 +151,12 @@ class OptimizeOptions:
         "auto", "how the remaining graph runs; auto measures and recommends", str, choices=RESTS
     )
     guard_time: float = _option(
-        180.0, "seconds, about, that measuring in the model may take", float, low=0
+        180.0,
+        "seconds, about, that measuring in the model may take; rests with Inductor come last, and "
+        "where it was too short for them a note says what would do (about 300 for graphs of "
+        "thousands of nodes)",
+        float,
+        low=0,
     )
     seed: int = _option(0, "makes the search repeatable", int)
     engine: str = _option("local", "where candidates are judged", str, choices=("local",))

@@ -92,7 +92,6 @@ def decide(
     report = _report(decider, stages, rest, stopped)
     if not stopped:
         report.notes.extend(_kernels_told(report, _rests("auto", workload)))
-        report.notes.extend(_short_told(decider))
         report.notes.extend(_layout_told(report))
     report.seconds = time.monotonic() - start
     return report
@@ -278,13 +277,6 @@ def _layout_told(report: GuardReport) -> list[str]:
         for (rest, against), kernels in over.items()
         if against == "layout" and (whole := over.get((rest, "empty")))
     ]
-
-
-def _short_told(decider: Decider) -> list[str]:
-    """That the guard's time was too short for some rests, in one note; empty where it was not."""
-    if not decider.late:
-        return []
-    return [f"not measured: {', '.join(decider.late)}: {decider.over()}"]
 
 
 def _recommend(

@@ -120,8 +120,7 @@ def test_a_run_without_time_for_inductor_decides_the_rests_before_it(
         (note,) = [n for n in report.notes if n.startswith(f"rest={rest} was not tried: ")]
         assert f"{TIME_OVER} (--guard-time 30; about " in note
     assert any(
-        note.startswith(f"not measured: inductor, inductor-cudagraphs: {TIME_OVER}")
-        for note in report.notes
+        note.endswith("not measured: inductor, inductor-cudagraphs") for note in report.notes
     )
 
 

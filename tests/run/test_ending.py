@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from kforge_nb.run import ending
+from kforge_nb.run.handle import Run
+from kforge_nb.run.source import StoreSource
 
 PATIENCE_S = 30
 
@@ -74,3 +76,28 @@ def test_a_guess_that_was_too_short_is_dropped(stage, monkeypatch):
     assert found.left == 1.0
     now[0] = 60.0
     assert found.left is None
+
+
+def test_status_says_what_the_guard_does_and_how_long_it_may_still_take(stage):
+    """Its steps take minutes on large models; a person, or a log, sees which one and how long."""
+    conductor = stage.conductor(guard_time=90.0)
+    run, said = Run(StoreSource(conductor.record)), []
+
+    def guard(conductor):
+        conductor.say("guarding", "taking over compile 1 of 2")
+        said.append(run.status())
+        conductor._guard_ends -= 95.0
+        said.append(run.status())
+        return "0 of 1 targets are replaced"
+
+    stage.guard = guard
+    conductor.tools = stage.tools()
+    conductor.start()
+    assert conductor.join(PATIENCE_S)
+    during, late = said
+    assert "measuring in the model" in during
+    assert "taking over compile 1 of 2, at most about " in during
+    assert during.endswith(" s left")
+    assert "taking over compile 1 of 2" in late
+    assert "left" not in late
+    assert "left" not in run.status()
