@@ -99,7 +99,7 @@ MOVES: list[tuple[str, dict[str, Any]]] = [
     ("bias-group-norm", {"way": "kept", "beside": 1, "block": 64}),
     ("group-norm-last", {"task_kb": 1, "vector": 2, "unroll": 2}),
     ("last-bias-group-norm", {"task_kb": 1, "unroll": 8, "vector": 2, "block": 64}),
-    ("last-bias-group-norm", {"beside": 0, "vector": 4, "stores": "stream"}),
+    ("last-bias-group-norm", {"beside": 0, "block": 64, "unroll": 2, "stores": "stream"}),
     ("last-batch-norm-add-relu", {"unroll": 4, "block": 128, "waves": 1, "vector": 8}),
     ("max-pool-last", {"each": 4, "vector": 2}),
     ("silu-up", {"unroll": 4, "waves": 1, "stores": "stream", "block": 128}),

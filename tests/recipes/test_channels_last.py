@@ -110,17 +110,10 @@ def test_two_threads_pool_what_one_does(recipe: Callable[..., Any]) -> None:
 
 def test_gelu_sees_the_layout_that_it_is_given() -> None:
     """The CPU's gelu depends on its input's layout: behind a turn the generator writes it."""
-    x = randn(2, 8, 5, 6)
-    target = make_target(lambda v: F.gelu(last(v * 2)), x)
+    x = image(2, 8, 5, 6)
+    target = make_target(lambda v: last(F.gelu((v * 2).contiguous())), x)
     assert not any(family.match(target) for family in tuned_families())
     assert GENERATOR.match(target) is not None
-
-
-def test_a_view_of_a_turned_input_is_not_a_view_of_the_input() -> None:
-    """What a turn makes has other strides than what it was made from: nothing reads through it."""
-    x = randn(2, 8, 5, 6)
-    target = make_target(lambda v: F.silu(last(v).permute(0, 2, 3, 1)), x)
-    assert not any(family.match(target) for family in tuned_families())
 
 
 @pytest.fixture(scope="module")
