@@ -5,9 +5,9 @@ turns its input and its answer. Here the inputs of convolutions are turned once,
 channels-last yet, and what comes after follows by itself. Weights stay as they are: PyTorch turns
 them with their inputs, and a weight that its owner changes is seen.
 
-Strides are found out on fake tensors. Fake kernels may guess a layout wrong, so nothing here relies
-on a guess to be right: a view that a turned tensor may not have is taken by ``reshape``, an output
-gets its strides back even where it seems to have them, and a turn too many copies nothing.
+Strides are followed on fake tensors. Fake kernels guess a layout wrong now and then, so nothing
+relies on a guess to be right: a view that a turned tensor may not have is taken by ``reshape``, a
+turn too many copies nothing, and outputs get the strides that they were seen to have.
 """
 
 from __future__ import annotations
@@ -19,7 +19,9 @@ from typing import Any, Literal
 
 import torch
 from torch import fx
+from torch.utils import _pytree as pytree
 
+from kforge_nb.targets.dataflow import analyse
 from kforge_nb.targets.fakes import Fakes, Unknown, storage_of, storages_in, tensors_in
 from kforge_nb.targets.observe import state_kept
 from kforge_nb.targets.operators import describe
@@ -66,11 +68,12 @@ def lay_out(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> LaidOut:
     """A copy of the graph in which convolutions get channels-last inputs, or ``gm`` with a reason.
 
     ``gm`` and the inputs are not changed. The copy's outputs have the shapes, dtypes and strides of
-    the original's, and share storage as they do. Nothing is run on a device.
+    the original's, and share storage as they do. Both graphs are run once, as cutting runs them.
     """
     if not any(is_convolution(node) for node in gm.graph.nodes):
         return LaidOut(gm, reason="it has no convolution of images")
     try:
+        seen = _specs(gm, example_inputs)
         with ExitStack() as stack:
             run = Fakes(gm, example_inputs)
             state = gm.meta.get("kforge_state")
@@ -82,12 +85,14 @@ def lay_out(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> LaidOut:
             stack.enter_context(run.mode)
             run.run()
             with state_kept():
-                return _Layer(run).lay()
+                found = _Layer(run, seen).lay()
+        same = _ends(found.gm, _specs(found.gm, example_inputs)) == _ends(gm, seen)
     except Unknown as why:
         return LaidOut(gm, reason=str(why))
     except Exception as problem:  # noqa: BLE001 (a graph that stays as it is beats a failed compile)
         first = (str(problem).strip().splitlines() or [""])[0][:200]
         return LaidOut(gm, reason=f"its layout is not known ({type(problem).__name__}: {first})")
+    return found if same else LaidOut(gm, reason="an output of it would lie otherwise in memory")
 
 
 def is_convolution(node: fx.Node) -> bool:
@@ -104,8 +109,9 @@ def is_turn(node: fx.Node) -> bool:
 class _Layer:
     """Writes the new graph, node by node, and follows what it makes of the strides."""
 
-    def __init__(self, old: Fakes) -> None:
+    def __init__(self, old: Fakes, seen: Mapping[fx.Node, TensorSpec | None]) -> None:
         self.old = old
+        self.seen = seen
         self.graph = fx.Graph()
         self.new: dict[fx.Node, fx.Node] = {}
         self.values: dict[fx.Node, Any] = {}
@@ -182,7 +188,7 @@ class _Layer:
         name = str(node.target) if node.op == "call_method" else describe(node).name
         if name in _ASKS or (name == "view" and any(isinstance(a, torch.dtype) for a in node.args)):
             raise Unknown(f"{node.name} depends on how its tensor lies in memory")
-        if node.op == "call_method" and name in _VIEWS:
+        if node.op == "call_method" and name in _VIEWS and self._moved(node.args[0], given):
             copy.target = _VIEWS[name]
             self.respelled.add(node)
         self.values[node], self.writes[node] = self.old.step(node, given, copy.target)
@@ -191,6 +197,12 @@ class _Layer:
             self.touched.add(node)
         if "example_value" in node.meta:
             copy.meta["example_value"] = self.values[node]
+
+    def _moved(self, source: Any, given: Mapping[fx.Node, Any]) -> bool:
+        """Whether what a view is taken of may have other strides than in the original."""
+        if not isinstance(source, fx.Node) or source in self.touched:
+            return True
+        return TensorSpec.of(given[source]) != TensorSpec.of(self.old.values[source])
 
     def _may_differ(self, node: fx.Node) -> bool:
         """Whether strides may be other than the original's, by the fakes or because they err."""
@@ -235,14 +247,15 @@ class _Layer:
 
     def _turn_back(self, source: fx.Node) -> tuple[fx.Node, Any]:
         """An output with the original's strides."""
-        value, old = self.values[source], self.old.values[source]
-        if not isinstance(old, torch.Tensor):
+        value, old = self.values[source], self.seen[source]
+        if old is None or not isinstance(value, torch.Tensor):
             raise Unknown(f"{source.name}, an output, is no tensor")
-        if old.is_contiguous():
-            self.back += TensorSpec.of(value) != TensorSpec.of(old)
-            return self._made(source, torch.contiguous_format)
-        if TensorSpec.of(value) != TensorSpec.of(old):
-            raise Unknown(f"{source.name}, an output, is neither contiguous nor as it was")
+        for layout in (torch.contiguous_format, torch.channels_last):
+            if layout is torch.contiguous_format or len(old.shape) == 4:
+                like = torch.empty(old.shape, device=value.device, memory_format=layout)
+                if TensorSpec.of(like).stride == old.stride:
+                    self.back += TensorSpec.of(value) != old
+                    return self._made(source, layout)
         return self.new[source], value
 
     def _same_writes(self) -> None:
@@ -253,6 +266,18 @@ class _Layer:
             after = {n for storage in self.writes[node] for n in new.get(storage, ())}
             if before != after or any(n in self.respelled for n in before):
                 raise Unknown(f"{node.name} writes to a tensor that would be a copy")
+
+
+def _specs(gm: fx.GraphModule, example_inputs: Sequence[Any]) -> dict[fx.Node, TensorSpec | None]:
+    """How each value of a graph lies, as this machine's kernels leave it."""
+    flow = analyse(gm, example_inputs)
+    return dict(zip(flow.nodes, flow.specs, strict=True))
+
+
+def _ends(gm: fx.GraphModule, seen: Mapping[fx.Node, TensorSpec | None]) -> list[Any]:
+    """How the outputs lie, in order."""
+    (end,) = (node for node in gm.graph.nodes if node.op == "output")
+    return [seen[v] if isinstance(v, fx.Node) else v for v in pytree.tree_leaves(end.args)]
 
 
 def _same(node: fx.Node, new: Any, old: Any) -> None:

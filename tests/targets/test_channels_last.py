@@ -9,6 +9,7 @@ from torch import fx, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from kforge_nb.targets.channels_last import is_convolution, is_turn, lay_out
+from kforge_nb.targets.fakes import Fakes
 
 LAST = torch.channels_last
 
@@ -207,6 +208,38 @@ def test_autocast_inside_a_graph_is_followed(laid):
         return y.float().relu()
 
     assert laid(cast, torch.randn(1, 8, 6, 6)).changed
+
+
+def test_outputs_lie_as_they_were_seen_to(captured, monkeypatch):
+    """Where fakes guess the original's output wrong, what a run of it showed is what counts."""
+    graph = captured(conv, torch.randn(1, 8, 6, 6))
+    guessed = Fakes.run
+
+    def wrong(self):
+        guessed(self)
+        last = next(n for n in self.nodes if is_convolution(n))
+        self.values[last] = self.values[last].clone(memory_format=LAST)
+
+    monkeypatch.setattr(Fakes, "run", wrong)
+    found = lay_out(graph.gm, graph.example_inputs)
+    with torch.no_grad():
+        (got,), (expected,) = (gm(*graph.example_inputs) for gm in (found.gm, graph.gm))
+    assert found.changed
+    assert got.stride() == expected.stride() == (288, 36, 6, 1)
+
+
+def test_a_view_behind_a_linear_layer_stays_a_view(laid):
+    """Where strides are those of before, nothing is spelled anew: its targets stay the same."""
+    found = laid(Attention(), torch.randn(2, 8, 16, 16))
+    taken = [n for n in found.gm.graph.nodes if n.op == "call_method"]
+    assert [n.target for n in taken if n.target in ("view", "reshape")] == ["reshape", "reshape"]
+
+    def split(x):
+        y = conv(x).flatten(2).transpose(1, 2)
+        return F.linear(y, torch.eye(8)).view(1, 36, 2, 4)
+
+    found = laid(split, torch.randn(1, 8, 6, 6))
+    assert [n.target for n in found.gm.graph.nodes if n.target in ("view", "reshape")] == ["view"]
 
 
 def test_on_a_gpu_the_turn_stands_behind_norm_and_activation(captured):
