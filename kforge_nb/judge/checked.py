@@ -180,9 +180,9 @@ class IsolatedCandidate(ABC):
 def _punch(memory: npt.NDArray[np.uint8]) -> None:
     """Poison some 64-byte lines of a result, never the first or the last."""
     lines = len(memory) // _LINE
-    gaps = np.random.default_rng().random(lines) < _GAPS
+    gaps = np.frombuffer(np.random.default_rng().bytes(lines), np.uint8) < 256 * _GAPS
     gaps[:1] = gaps[-1:] = False
-    memory[: lines * _LINE].reshape(lines, _LINE)[gaps] = POISON_BYTE
+    memory[: lines * _LINE].view(f"V{_LINE}")[gaps] = np.void(bytes([POISON_BYTE]) * _LINE)
 
 
 def _tensor(region: Region, buffer: Buffer, spec: TensorSpec) -> torch.Tensor:

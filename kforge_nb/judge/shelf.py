@@ -25,6 +25,7 @@ from kforge_nb.judge.cases import Case, make_case, moved
 __all__ = ["Again", "Shelf", "taken"]
 
 _BUS = 4e9  # bytes a second from memory that is not page-locked, at best
+_SETS = 8  # of so many more cases the inputs have room where no more cases have
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +77,8 @@ class Shelf(Sequence[Case]):
 
     def keep(self, case: Case) -> Case | Again:
         """What of a case that was just made stays, and where, now that so much room is left."""
-        if case.bytes <= self._left:
+        inputs = sum(t.untyped_storage().nbytes() for t in case.inputs)
+        if case.bytes + _SETS * inputs <= self._left:
             self._left -= case.bytes
             return case
         last, self._last = self._last, None
@@ -86,14 +88,13 @@ class Shelf(Sequence[Case]):
                     f"{case.name} is worked out anew for each candidate, {self.device} has no room "
                     "for all cases"
                 )
-                return Again(last[1], case.name, self._inputs(case))
+                return Again(last[1], case.name, self._inputs(case, inputs))
             self._note(
                 f"{case.name} waits in the host's memory, {self.device} has no room for all cases"
             )
             return case.to("cpu")
 
-    def _inputs(self, case: Case) -> list[torch.Tensor]:
-        size = sum(t.untyped_storage().nbytes() for t in case.inputs)
+    def _inputs(self, case: Case, size: int) -> list[torch.Tensor]:
         if size <= self._left:
             self._left -= size
             return case.inputs

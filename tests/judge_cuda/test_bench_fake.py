@@ -516,12 +516,6 @@ def test_call_time_is_measured_for_some_hundredths_of_a_second(slow, calls, plac
     assert made == [1, 1, *[calls] * 12]
 
 
-def test_of_a_large_device_half_is_for_cases():
-    """A small one needs most of its memory for what float64 takes on the way."""
-    assert places.room_for_cases(120 << 30) == 60 << 30
-    assert places.room_for_cases(8 << 30) == 2 << 30
-
-
 def test_a_closed_place_leaves_no_process(place, bench, monkeypatch):
     """Runners that were made ahead end with it, also those of benches that are still open."""
     monkeypatch.setattr(place.worker, "close", lambda: None, raising=False)

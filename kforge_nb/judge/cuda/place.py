@@ -52,7 +52,7 @@ from kforge_nb.profile.calibration import calibrate
 from kforge_nb.settings import cache_dir
 from kforge_nb.targets.target import Target, TensorSpec
 
-__all__ = ["DEVICES", "CudaPlace", "calls_in_a_row", "device_lock", "room_for_cases"]
+__all__ = ["DEVICES", "CudaPlace", "calls_in_a_row", "device_lock"]
 
 DEVICES: dict[str, Cores] = {}
 """Who may use each device, by its torch name; one lock a device for the whole process."""
@@ -61,8 +61,7 @@ _MAKING = threading.Lock()
 _ROOMY = 16 << 30  # bytes of a device on which a few contexts may wait
 _OF_A_RUNNER = 8 * 16  # slots' bytes: an eighth of the device for one that is still ending
 _CASE_MEMORY = 8 << 30  # of all input sets together with their expected values
-_ROOM, _MUCH_ROOM = 0.25, 0.5  # of the free device memory, for what is kept there
-_LARGE = 32 << 30  # bytes of free device memory from which half of it may be kept
+_ROOM = 0.25  # of the free device memory, for what is kept there
 _MOST_SLOTS = 64
 _TIMED_BYTES = 6 << 30  # of three slots; inputs beyond that have one slot
 _BATCH_SECONDS = 20.0
@@ -79,15 +78,6 @@ def _free_host_memory() -> int:
         return next(int(s.split()[1]) << 10 for s in lines if s.startswith("MemAvailable"))
     except (OSError, StopIteration, ValueError):
         return 1 << 50
-
-
-def room_for_cases(free: int) -> int:
-    """Bytes of a device that cases and their expected values may take, of so many free ones.
-
-    The rest is for three runners, the baseline and what float64 needs on the way. Of a large device
-    that is less than half.
-    """
-    return int((_MUCH_ROOM if free >= _LARGE else _ROOM) * free)
 
 
 def calls_in_a_row(once: float) -> int:
@@ -187,11 +177,12 @@ class CudaPlace:
         """On the device as far as there is room."""
         torch.cuda.empty_cache()  # what torch keeps for later is free
         free, _ = torch.cuda.mem_get_info(self.index)
-        shelf = Shelf(self.device, room_for_cases(free))
+        room = int(_ROOM * free)
+        shelf = Shelf(self.device, room)
         made = build_cases(
             target,
             secret_generator(self.device),
-            memory=min(_CASE_MEMORY, int(_ROOM * free)),
+            memory=min(_CASE_MEMORY, room),
             make=shelf.make,
             keep=shelf.keep,
             captured=known.named(CAPTURED) if known is not None else (),
