@@ -221,7 +221,7 @@ def build_cases(
 
 
 def _captured(target: Target, make: _Make) -> Iterator[Case]:
-    seen = target.captured.sets()[:_CAPTURED] if target.captured is not None else []
+    seen = target.captured.sets(_CAPTURED) if target.captured is not None else []
     try:
         for i, inputs in enumerate(seen):
             yield make(target.graph, f"{CAPTURED} {i}", inputs)

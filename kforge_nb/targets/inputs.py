@@ -99,12 +99,17 @@ class CapturedInputs:
             self._sources[name] = tensor  # keeps the address from being used again
         return _View(self._known[key], shape, stride, 0)
 
-    def sets(self) -> list[list[torch.Tensor]]:
-        """All input sets; the tensors have their captured strides. Do not write to them."""
+    def sets(self, most: int | None = None) -> list[list[torch.Tensor]]:
+        """All input sets, or the first ones; of those that were spilled no more is read.
+
+        The tensors have their captured strides. Do not write to them.
+        """
+        wanted = self._sets[:most]
         bases = dict(self._bases)
+        left_out = set(self._devices) - {view.base for views in wanted for view in views}
         for file in self._files:
-            bases = {**_read(file, self._devices, without=bases), **bases}
-        return [[view.on(bases[view.base]) for view in views] for views in self._sets]
+            bases = {**_read(file, self._devices, without={*bases, *left_out}), **bases}
+        return [[view.on(bases[view.base]) for view in views] for views in wanted]
 
     def spill(self, folder: Path | None = None) -> None:
         """Move the copies out of memory, to files that live as long as this object."""

@@ -193,7 +193,7 @@ def test_what_opening_took_is_told_once(place, tmp_path):
 def test_a_confirmation_has_what_is_not_drawn_from_the_bench(bench, place, monkeypatch):
     """Captured inputs and what is expected of them are the same; all others are drawn anew."""
     monkeypatch.setattr(benches, "CONFIRM", Plan(seconds=0.2, narrow=0.5, pairs=10))
-    monkeypatch.setattr(bench.target.captured, "sets", lambda: pytest.fail("read again"))
+    monkeypatch.setattr(bench.target.captured, "sets", lambda *_: pytest.fail("read again"))
     fresh, cases = [], place.cases
 
     def kept(*arguments) -> Shelf:

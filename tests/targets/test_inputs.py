@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from kforge_nb.errors import DocumentError, StoreError
+from kforge_nb.targets import inputs as inputs_module
 from kforge_nb.targets.build import find_targets
 from kforge_nb.targets.inputs import CapturedInputs
 from kforge_nb.workload.capture import capture_graphs, watch
@@ -66,6 +67,27 @@ def test_spilling_frees_memory_and_keeps_values():
     assert kept.nbytes == 0
     assert torch.equal(kept.sets()[0][0], x[::2])
     assert kept.sets()[0][0].stride() == (2,)
+
+
+def test_only_what_is_wanted_is_read_back(monkeypatch):
+    """Inputs may be large and on a slow disk, and a judge wants the first sets alone."""
+    kept, seen = CapturedInputs(), []
+    shared, own = torch.randn(8), [torch.randn(8), torch.randn(8)]
+    for tensor in own:
+        kept.add([shared, tensor])
+    kept.spill()
+    read = inputs_module._read
+
+    def counted(*arguments, **options):
+        found = read(*arguments, **options)
+        seen.append(len(found))
+        return found
+
+    monkeypatch.setattr(inputs_module, "_read", counted)
+    (first,) = kept.sets(1)
+    assert torch.equal(first[1], own[0])
+    assert len(kept.sets()) == 2
+    assert seen == [2, 3]
 
 
 def test_a_window_outside_its_storage_is_refused(tmp_path):
