@@ -139,6 +139,7 @@ def test_the_layout_alone_is_a_side_of_the_measurement(model, x, kernel):
     samples = decider._whole_samples(stage)
     rows = {row.against: row.comparison for row in decider._rows(stage, samples)}
     assert set(rows) == {"empty", "eager", "layout"}
+    assert frozenset({LAYOUT}) in site._built  # and not measured as the rest without kernels
 
 
 def test_what_the_layout_brings_is_told():
