@@ -110,7 +110,7 @@ class Budget:
         info = torch.finfo(dtype)
         exact = dtype is torch.float64 and terms.double
         work = torch.finfo(torch.float64 if exact else torch.float32).eps
-        always = _EXACT * torch.finfo(torch.float64).eps * terms.size + 4 * info.tiny
+        always = _EXACT * torch.finfo(torch.float64).eps * terms.size + _least(dtype)
         base = FACTOR * self._usual_worst(terms) + work * ULPS * self._row + always
         rounding = (1.0 if info.eps > 1e-4 else ULPS) * info.eps
         found = torch.empty_like(self._exact, dtype=torch.float32)
@@ -136,6 +136,15 @@ class Budget:
             return worst
         planes = worst.view(*self._shape[:-1], 1)
         return torch.maximum(planes, _most(planes)).view(-1, 1)
+
+
+def _least(dtype: torch.dtype) -> float:
+    """What may be taken for nothing, as units that flush subnormals do; in float16 none does.
+
+    There a ten thousandth is subnormal, and a softmax of many numbers has little else.
+    """
+    info = torch.finfo(dtype)
+    return ULPS * info.tiny * info.eps if dtype is torch.float16 else 4 * info.tiny
 
 
 def _most(worst: torch.Tensor) -> torch.Tensor:

@@ -18,7 +18,16 @@ from torch import fx
 from kforge_nb.errors import BadInput
 from kforge_nb.judge.blocks import largest_size
 from kforge_nb.judge.correctness import Expected, Reach, Terms, check_output, expect
-from kforge_nb.judge.draws import HARD_SETS, SIDED, TIED, hard_set, redraw
+from kforge_nb.judge.draws import (
+    EMPTY_ROWS,
+    HARD_SETS,
+    MASKED_ROWS,
+    SIDED,
+    TIED,
+    hard_set,
+    masks,
+    redraw,
+)
 from kforge_nb.judge.kin import kin
 from kforge_nb.judge.nearby import nearby_errors, secret_generator, short, sparse
 from kforge_nb.judge.sides import ALWAYS, NOT_FINITE, Sides
@@ -51,7 +60,14 @@ _CANCELLING = frozenset({"gelu", "erf"})
 """``1 + erf`` has few digits far to the left, in eager and in others not the same ones."""
 _NO_ORDER = frozenset({"topk", "sort", "argsort", "kthvalue", "median", "mode", "unique"})
 """Which of two equal numbers comes first is not said."""
-_MAY_BE_INFINITE = frozenset({"specials", "negative infinities"})
+_STEPS = frozenset(
+    {"round", "sign", "where", "lt", "le", "gt", "ge", "eq", "ne", "threshold", "hardshrink",
+     "heaviside"}
+)  # fmt: skip
+"""What jumps at one number, which drawn numbers hardly ever are."""
+_LEAVES_OUT = frozenset({"softmax", "log_softmax", "logsumexp", "cross_entropy", "amax", "max"})
+"""What takes negative infinities for nothing, and must say what nothing at all is."""
+_MAY_BE_INFINITE = frozenset({"specials", "negative infinities", EMPTY_ROWS})
 _DEFINED = ("redrawn", NOT_FINITE)  # whatever eager makes of them
 _MOST_ALONE = 4  # sets of one input each
 
@@ -238,15 +254,18 @@ def _hard_names(graph: fx.GraphModule, inputs: Sequence[torch.Tensor], seen: Cas
 
     Rows of one sign are for targets that sum nothing: there an element comes from numbers of its
     own row's size alone, unless the function itself cancels there. Ties are for results that are
-    no numbers but places or truths.
+    no numbers but places or truths, and for functions that jump. Masks have a set of their own.
     """
     outputs = [expected.eager for expected in seen.expected]
     names = {describe(node).name for node in graph.graph.nodes}
-    apart = sums_of(graph, inputs, outputs).most == 0 and not names & _CANCELLING
-    left_out = set() if apart else {SIDED}
+    plain = sums_of(graph, inputs, outputs).most == 0
+    left_out = {TIED, MASKED_ROWS}
+    left_out |= set() if plain and not names & _CANCELLING else {SIDED}
+    left_out |= set() if names & _LEAVES_OUT and not names & _PRODUCTS else {EMPTY_ROWS}
     placed = any(not t.is_floating_point() for t in outputs) and not names & _NO_ORDER
-    first = [TIED] if placed else []
-    return first + [name for name in HARD_SETS if name not in left_out | {TIED}]
+    first = [TIED] if placed or (plain and names & _STEPS) else []
+    first += [MASKED_ROWS] if masks(inputs) else []
+    return first + [name for name in HARD_SETS if name not in left_out]
 
 
 class _Adder:

@@ -105,16 +105,20 @@ class IsolatedCandidate(ABC):
             checked.wrong = self._tampering(case)
             if checked.wrong is None and index == 0:
                 checked.repeatable = self._repeats(outputs)
-                checked.wrong = self._tampering(case)
-            for i, (expected, got) in enumerate(zip(case.expected, outputs, strict=True)):
-                placed = got.to(expected.eager.device)
-                found = check_output(expected, placed, f"out{i}", case.name)
-                checked.errors.append(found.figure)
-                checked.mismatches.extend(found.worst)
-                checked.wrong = checked.wrong or found.wrong
+            self._compare(case, outputs, checked)
             if checked.wrong is not None and stop_early:
                 break
         return checked
+
+    def _compare(self, case: Case, outputs: list[torch.Tensor], checked: Checked) -> None:
+        """What the last call left against what it must be, and whether it kept to its memory."""
+        checked.wrong = checked.wrong or self._tampering(case)
+        for i, (expected, got) in enumerate(zip(case.expected, outputs, strict=True)):
+            placed = got.to(expected.eager.device)
+            found = check_output(expected, placed, f"out{i}", case.name)
+            checked.errors.append(found.figure)
+            checked.mismatches.extend(found.worst)
+            checked.wrong = checked.wrong or found.wrong
 
     def _repeats(self, outputs: list[torch.Tensor]) -> bool:
         """Whether a second call, over what the first one left with gaps in it, gives the same.

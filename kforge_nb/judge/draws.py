@@ -18,19 +18,24 @@ from kforge_nb.judge.roles import is_mask, main_inputs
 from kforge_nb.targets.target import TensorSpec
 
 __all__ = [
+    "EMPTY_ROWS",
     "HARD_SETS",
+    "MASKED_ROWS",
     "SIDED",
     "TIED",
     "distinct",
     "fill",
     "hard_set",
     "lay_out",
+    "masks",
     "redraw",
     "redraw_flat",
 ]
 
 Tensors = list[torch.Tensor]
 SIDED, TIED = "one-sided rows", "ties"
+MASKED_ROWS, EMPTY_ROWS = "masked rows", "empty rows"
+_SOME_ROWS = 0.2
 _FAR = 1e4
 """A mean of rows with a spread of 1: its square loses all digits of the variance in float32."""
 
@@ -165,14 +170,24 @@ def _impulses(tensors: Tensors, generator: torch.Generator) -> None:
 
 
 def _specials(tensors: Tensors, generator: torch.Generator) -> None:
-    """NaN and infinities of both signs at a few random places of ordinary values."""
+    """NaN and infinities of both signs at a few random places, half of them where rows end.
+
+    Loops that take several numbers at once have another piece of code for the first or the last.
+    """
     for tensor in _main(tensors):
         here: dict[str, Any] = {"generator": generator, "device": tensor.device}
         values = torch.randn(tensor.numel(), **here)
         count = max(1, min(24, tensor.numel() // 32))
-        places = torch.randint(tensor.numel(), (count,), **here)
+        columns = tensor.shape[-1] if tensor.dim() else 1
+        rows = tensor.numel() // columns if columns else 0
+        order = torch.arange(count, device=tensor.device)
+        row = torch.randint(max(1, rows), (count,), **here)
+        if rows >= 2 * count:  # each in a row of its own
+            row = (row[0] + order * (rows // count)) % rows
+        column = torch.randint(max(1, columns), (count,), **here)
+        column = torch.where(order < count // 2, order % 2 * (columns - 1), column)
         kinds = torch.tensor([float("nan"), float("inf"), float("-inf")], device=tensor.device)
-        values[places] = kinds[torch.arange(count, device=tensor.device) % 3]
+        values[row * columns + column] = kinds[order % 3]
         fill(tensor, values.view(tensor.shape))
 
 
@@ -183,6 +198,36 @@ def _infinite(tensors: Tensors, generator: torch.Generator) -> None:
         values = torch.randn(tensor.numel(), **here)
         values[torch.rand(tensor.numel(), **here) < 0.1] = float("-inf")
         fill(tensor, values.view(tensor.shape))
+
+
+def _empty_rows(tensors: Tensors, generator: torch.Generator) -> None:
+    """Rows of which a mask has left nothing, among others."""
+    for tensor in _main(tensors):
+        here: dict[str, Any] = {"generator": generator, "device": tensor.device}
+        rows = (*tensor.shape[:-1], 1) if tensor.dim() else ()
+        values = torch.randn(tensor.shape, **here)
+        fill(tensor, values.masked_fill(torch.rand(rows, **here) < _SOME_ROWS, float("-inf")))
+
+
+def _masked_rows(tensors: Tensors, generator: torch.Generator) -> None:
+    """Masks of which some rows hold one value alone, as those of padding do."""
+    for tensor in tensors:
+        if not masks([tensor]):
+            continue
+        rows = (*tensor.shape[:-1], 1)
+        here: dict[str, Any] = {"generator": generator, "device": tensor.device}
+        one = tensor.reshape(-1)[torch.randint(tensor.numel(), rows, **here)]
+        fill(tensor, torch.where(torch.rand(rows, **here) < _SOME_ROWS, one, tensor))
+
+
+def masks(tensors: Sequence[torch.Tensor]) -> bool:
+    """Whether any of these is a mask that has rows: booleans, or floats of few values."""
+    return any(
+        tensor.dim() > 0
+        and tensor.shape[-1] > 1
+        and (tensor.dtype is torch.bool or (tensor.is_floating_point() and is_mask(tensor)))
+        for tensor in tensors
+    )
 
 
 def _tails(tensors: Tensors, generator: torch.Generator) -> None:
@@ -235,6 +280,8 @@ HARD_SETS: dict[str, Callable[[Tensors, torch.Generator], None]] = {
     "huge": _huge,
     "tiny": _tiny,
     "negative infinities": _infinite,
+    MASKED_ROWS: _masked_rows,
+    EMPTY_ROWS: _empty_rows,
 }
 """Hard value sets by name, most telling first. Those that eager does not define are left out."""
 

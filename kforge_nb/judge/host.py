@@ -19,7 +19,8 @@ from kforge_nb.judge.baseline import BaselineWorker
 from kforge_nb.judge.binary import library_folder, runner_binary
 from kforge_nb.judge.cases import CAPTURED, Case, build_cases, make_case, secret_generator
 from kforge_nb.judge.cores import CORES
-from kforge_nb.judge.evaluation import Comparison
+from kforge_nb.judge.evaluation import Comparison, Verdict
+from kforge_nb.judge.leaks import leak
 from kforge_nb.judge.physics import floor_seconds
 from kforge_nb.judge.place import Compiled
 from kforge_nb.judge.ruling import paired
@@ -27,7 +28,7 @@ from kforge_nb.judge.runner_handle import Limits
 from kforge_nb.judge.session import LoadedCandidate
 from kforge_nb.judge.shelf import Shelf
 from kforge_nb.judge.slots import TimedInputs
-from kforge_nb.judge.stages import compile_failed
+from kforge_nb.judge.stages import Ended, compile_failed
 from kforge_nb.judge.timing import BaselineSide, Plan, RunnerSide, Session, run_session
 from kforge_nb.profile.calibration import calibrate
 from kforge_nb.settings import cache_dir
@@ -137,6 +138,9 @@ class HostPlace:
         ours = RunnerSide(loaded.runner, max(_BATCH_SECONDS, 4 * limit), self.threads)
         against = BaselineSide(self.worker, key, baseline)
         session = run_session(ours, against, timed, plan, loaded.fetch, stop)
+        if kept := leak(ours.grown):
+            words = f"it asks for memory that it never gives back, {kept:.0f} bytes in each call"
+            raise Ended(Verdict.REFUSED, words)
         if session.cores > self.threads + _SPARE_CORES:
             session.disagreement = (
                 f"it kept {session.cores:.2f} cores busy, where it and the baseline were given "

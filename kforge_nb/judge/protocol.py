@@ -18,7 +18,8 @@ RUN 3                                        one call on the checked inputs, out
                                              in the output region
 BATCH 4   a first slot, b calls              timed calls, slots taken in turn, outputs and scratch
                                              allocated per call; payload: 4 u64, the calls whose
-                                             outputs stay (beyond b: none)
+                                             outputs stay (beyond b: none); the reply's value:
+                                             bytes by which the heap grew
 FETCH 5   a which of those calls             copies that call's outputs into the output region
 QUIT 6                                       ends the process, no reply
 ========  =================================  ====================================================

@@ -243,6 +243,8 @@ class Runner(RunnerHandle):
         return self._ask(Op.RUN)[1]
 
     keeps = True
+    grown = 0
+    """Bytes by which its heap grew in the last batch, outputs and scratch left out."""
 
     def batch(
         self, first: int, calls: int, seconds: float | None = None, keep: Sequence[int] = ()
@@ -254,6 +256,7 @@ class Runner(RunnerHandle):
         """
         payload = protocol.pack_keep(keep)
         reply, wall = self._ask(Op.BATCH, first, calls, payload, seconds=seconds)
+        self.grown = reply.value
         return wall, reply.nanos * 1e-9
 
     def fetch(self, which: int) -> None:

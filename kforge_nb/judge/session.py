@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from dataclasses import replace
 from pathlib import Path
 
 import torch
 
 from kforge_nb.candidates.plan import Arg, ResolvedPlan
+from kforge_nb.judge.cases import Case
 from kforge_nb.judge.checked import Checked, IsolatedCandidate
 from kforge_nb.judge.protocol import Binding, Kind
 from kforge_nb.judge.regions import OutputLayout
-from kforge_nb.judge.runner_handle import Limits, Runner
+from kforge_nb.judge.runner_handle import Limits, Runner, RunnerFailed
 from kforge_nb.judge.slots import TimedInputs
 from kforge_nb.targets.target import Target
 
 __all__ = ["Checked", "LoadedCandidate"]
 
 _SCALARS = {"i64": Kind.INTEGER, "i32": Kind.INTEGER, "f32": Kind.FLOAT, "f64": Kind.DOUBLE}
+_COUNTS = (1, 3, 7)  # threads: the numbers of rows that all of them divide are few
 
 
 class LoadedCandidate(IsolatedCandidate):
@@ -37,11 +41,16 @@ class LoadedCandidate(IsolatedCandidate):
         super().__init__(target, timed, OutputLayout(target.outputs, resolved))
         self._resolved = resolved
         self._threads = threads
+        self._built = (binary, library, limits, library_folder)
         try:
-            self.runner = Runner(binary, library, self.regions, threads, limits, library_folder)
+            self.runner = self._runner(threads)
         except OSError:
             self._release()
             raise
+
+    def _runner(self, threads: int) -> Runner:
+        binary, library, limits, folder = self._built
+        return Runner(binary, library, self.regions, threads, limits, folder)
 
     def load(self) -> bool:
         """Load and bind; True if the strict system-call filter holds."""
@@ -52,10 +61,47 @@ class LoadedCandidate(IsolatedCandidate):
     def bind(self, resolved: ResolvedPlan | None = None, slots: int | None = None) -> None:
         """Say (again) what the arguments are: of another plan, or with the first slots alone."""
         self._resolved = resolved or self._resolved
-        bindings = [self._binding(arg) for arg in self._resolved.calls[0].args]
-        self.runner.bind(self._timed.layout.stride, slots or self._timed.slots, bindings)
+        self._bind(self.runner, self._threads, slots or self._timed.slots)
 
-    def _binding(self, arg: Arg) -> Binding:
+    def _bind(self, runner: Runner, threads: int, slots: int) -> None:
+        bindings = [self._binding(arg, threads) for arg in self._resolved.calls[0].args]
+        runner.bind(self._timed.layout.stride, slots, bindings)
+
+    def check(self, cases: Iterable[Case], stop_early: bool = True) -> Checked:
+        """As ever; what is right on several sets is called with other numbers of threads, too.
+
+        A notebook gives a kernel as many as torch has at that moment, on another machine others.
+        """
+        several = list(cases)
+        checked = super().check(several, stop_early)
+        if checked.wrong is None and len(several) > 1:
+            self._other_counts(several[0], checked)
+        return checked
+
+    def _other_counts(self, case: Case, checked: Checked) -> None:
+        """In a process of its own, whose OpenMP gives more threads than are ever timed."""
+        counts = [count for count in _COUNTS if count != self._threads]
+        self._fill_inputs(case.inputs)
+        runner = self._runner(max(counts))
+        try:
+            runner.load(self._resolved.calls[0].name)
+            for count in counts:
+                self._bind(runner, count, 1)
+                self._poison()
+                runner.run()
+                named = f"{case.name} with {count} thread{'s' * (count > 1)}"
+                found = Checked()
+                self._compare(replace(case, name=named), self.outputs(), found)
+                if found.wrong is not None:
+                    checked.wrong, checked.mismatches = found.wrong, found.mismatches
+                    return
+        except RunnerFailed as problem:
+            words = f"called with another number of threads: {problem.reason}"
+            raise RunnerFailed(problem.verdict, words) from problem
+        finally:
+            runner.close()
+
+    def _binding(self, arg: Arg, threads: int) -> Binding:
         if arg[0] == "input":
             buffer = self._in_layout.buffers[arg[1]]
             return Binding(Kind.INPUT, buffer.offset, buffer.bytes)
@@ -67,7 +113,7 @@ class LoadedCandidate(IsolatedCandidate):
             zero = self._resolved.scratch[arg[1]].init == "zero"
             return Binding(Kind.SCRATCH, buffer.offset, buffer.bytes, zero)
         if arg[0] == "nthreads":
-            return Binding(Kind.INTEGER, value=self._threads)
+            return Binding(Kind.INTEGER, value=threads)
         return Binding(_SCALARS[arg[0]], value=arg[1])
 
     def _call(self, laid_out: bool) -> None:  # noqa: ARG002 - the region is the memory itself

@@ -79,6 +79,8 @@ class Tried(Side, Protocol):
 class RunnerSide:
     """The candidate. ``own`` collects the runner's reading over the judge's, batch by batch.
 
+    ``grown``: of each batch its calls, and by how many bytes the runner's heap grew.
+
     ``threads``: how many it was given; one of them answers, and only the others may wait awake.
 
     ``kept``: which calls of the last batch have outputs that can be fetched, chosen at random where
@@ -90,6 +92,7 @@ class RunnerSide:
         self.waiting = (threads or os.cpu_count() or 1) - 1
         self.runner = runner
         self.own: list[float] = []
+        self.grown: list[tuple[int, int]] = []
         self.kept: list[int] = []
         self._seconds = seconds
         self._chooses = bool(getattr(runner, "keeps", False))
@@ -109,6 +112,7 @@ class RunnerSide:
             wall, own = self.runner.batch(first, calls, self._seconds)
         if calls:
             self.own.append(own / wall)
+            self.grown.append((calls, getattr(self.runner, "grown", 0)))
         return wall
 
 

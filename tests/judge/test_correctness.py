@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from hypothesis import given
@@ -193,3 +195,23 @@ def test_a_lone_value_among_zeros_is_judged_by_what_its_arithmetic_can_do(name):
         case = make_case(target.graph, "impulses", inputs)
         found = check_output(case.expected[0], function(case.inputs[0]), "out0", case.name)
         assert (found.wrong is None) is right, found
+
+
+@pytest.mark.parametrize(
+    ("eager", "exact", "got", "right"),
+    [
+        (math.nan, math.inf, math.inf, True),
+        (math.inf, math.nan, math.nan, True),
+        (math.nan, math.inf, -math.inf, False),
+        (math.nan, math.inf, 0.0, False),
+        (math.inf, 1e6, 1e6, False),
+    ],
+    ids=["float64's infinity", "float64's NaN", "the other one", "a number", "an overflow"],
+)
+def test_what_is_not_finite_may_be_what_float64_has(eager, exact, got, right):
+    """A vendor's GELU makes NaN of an infinity, and who computes the formula does not."""
+    rows = [torch.ones(4, 4, dtype=torch.float64 if i else torch.float32) for i in range(3)]
+    for row, value in zip(rows, (eager, exact, got), strict=True):
+        row[1, 2] = value
+    found = check_output(expect(rows[1], rows[0]), rows[2].float(), "o", "specials")
+    assert (found.wrong is None) is right

@@ -12,6 +12,7 @@ import torch
 
 from kforge_nb.judge.cases import secret_generator
 from kforge_nb.judge.evaluation import Comparison, Verdict
+from kforge_nb.judge.leaks import leak
 from kforge_nb.judge.physics import floor_seconds, moved_bytes
 from kforge_nb.judge.ruling import merged, rule
 from kforge_nb.judge.runner_handle import timing_environment
@@ -210,6 +211,30 @@ def test_a_shared_device_makes_no_honest_kernel_a_cheat(blur, verdict):
     """Below physics by less than the timing is uncertain decides nothing; never a speed-up."""
     found = _comparison(90.0, 80.0, 99.0, ours_us=0.1)
     assert rule(_target(), found, [Session(), Session(blur=blur)], 1e-6).verdict is verdict
+
+
+def test_few_samples_that_lie_apart_are_not_faster_than_any_of_them():
+    """On a busy machine three pairs may be all there is: what was not seen is not held against."""
+    samples = (60.0, 300.0, 310.0)
+    found = Comparison("eager", 0.3, 0.2, 0.4, 3, 300.0, 90.0, samples, samples)
+    assert rule(_target(), found, [Session()], 1e-6).verdict is Verdict.SLOWER
+
+
+@pytest.mark.parametrize(
+    ("grown", "bytes_"),
+    [
+        ([(400, 32000)] * 8, 80),
+        ([(400, 0), (400, 64000)] * 4, 0),
+        ([(400, 700000), (400, 90000), *[(400, 0)] * 8], 0),
+        ([(6, 126)] * 20, 0),
+        ([(1, 1 << 20)] * 3, 0),
+        ([], 0),
+    ],
+    ids=["in every batch", "in some", "in the first", "a little", "too few batches", "none"],
+)
+def test_memory_that_every_batch_keeps_is_a_leak(grown, bytes_):
+    """What grows once, or now and then, is the allocator's business."""
+    assert leak(grown) == bytes_
 
 
 def test_hidden_work_is_suspicious():

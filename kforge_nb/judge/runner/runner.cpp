@@ -13,6 +13,7 @@
 #include <cxxabi.h>
 #include <dlfcn.h>
 #include <exception>
+#include <malloc.h>
 #include <mutex>
 #include <string>
 #include <sys/wait.h>
@@ -274,6 +275,27 @@ void run(Work& w) {
   call_once(w, shared.inputs.at, [](const Binding& b) { return shared.outputs.at + b.offset; });
 }
 
+// Bytes of the heap that are in use, but for the outputs and scratch that stay between calls.
+int64_t kept_bytes(const Work& w) {
+#if defined(__GLIBC__)
+#if __GLIBC_PREREQ(2, 33)
+  const auto heap = mallinfo2();
+#else
+  const auto heap = mallinfo();
+#endif
+  auto bytes = static_cast<int64_t>(heap.uordblks) + static_cast<int64_t>(heap.hblkhd);
+  const auto take = [&bytes](const Buffers& buffers) {
+    for (void* p : buffers.owned)
+      bytes -= static_cast<int64_t>(malloc_usable_size(p) + sizeof(size_t));
+  };
+  for (const Buffers& buffers : w.ring) take(buffers);
+  for (const Buffers& buffers : w.kept) take(buffers);
+  return bytes;
+#else
+  return 0;
+#endif
+}
+
 void batch(Work& w, int64_t first, int64_t n, const uint64_t* keep) {
   for (Buffers& buffers : w.kept) release(buffers);
   w.kept.clear();
@@ -331,7 +353,9 @@ void timed(Work& w, const Command& c, const std::string& payload, Reply& reply) 
   uint64_t keep[kKept];
   if (payload.size() != sizeof keep) return fail(reply, "malformed batch message");
   memcpy(keep, payload.data(), sizeof keep);
+  const int64_t before = kept_bytes(w);
   batch(w, c.a, c.b, keep);
+  reply.value = kept_bytes(w) - before;
 }
 
 void serve(Work& w, const Options& o, const Command& c, const std::string& payload, Reply& reply) {
