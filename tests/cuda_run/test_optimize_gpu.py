@@ -35,7 +35,8 @@ def test_optimize_of_a_block_on_the_gpu_end_to_end(gpu, home, block, tmp_path):
     print(run.nodes[["target", "verdict", "speedup", "ours_us", "eager_us", "reason"]].to_string())
     print(run.guard)
     assert 0 < len(verdicts) <= 12
-    assert "accepted" in verdicts
+    reasons = run.nodes[["verdict", "reason"]].drop_duplicates().values.tolist()
+    assert "accepted" in verdicts, f"where others use the GPU, undecided is honest: {reasons}"
     assert set(run.nodes["language"]) == {"cuda"}
     assert set(run.decisions["target"]) == set(run.targets["target"])
     assert (run.decisions["reason"].str.len() > 10).all()
