@@ -5,6 +5,8 @@ The run's store stays in the state folder. A run that was broken off is gone on 
 
 from __future__ import annotations
 
+import re
+import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -18,9 +20,10 @@ if TYPE_CHECKING:
 
     from kforge_nb.run.handle import Run
 
-__all__ = ["Budget", "follow", "search_stage"]
+__all__ = ["Budget", "Diary", "follow", "search_stage"]
 
 CANDIDATES = 4000
+LINES = 200
 LOOK_S = 3.0
 """Seconds between two looks at what a run is doing."""
 
@@ -43,9 +46,28 @@ def search_stage(name: str, size: Size, device: str, places: Places, budget: Bud
     with stage.step("build"):
         case = build(name, size, device)
     with stage.measuring("optimize"):
-        run = _run(name, workload_of(case), str(places.store(name)), budget)
-        follow(run, lambda status: stage.put(step=f"optimize: {status}"))
+        with stage.step("profile"):  # what a run does before it searches in the background
+            run = _run(name, workload_of(case), str(places.store(name)), budget)
+        diary = Diary()
+        follow(run, lambda status: stage.put(**diary.told(status), **_judged(run)))
     stage.put(**_found(run), done=run.state == "done", step=run.status())
+
+
+class Diary:
+    """When a run began to say something else, figures apart: where a broken-off run's time went."""
+
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
+        self._clock, self._begun = clock, clock()
+        self._lines: list[tuple[float, str]] = []
+        self._last = ""
+
+    def told(self, status: str) -> Body:
+        """``step`` is the status, ``diary`` its changes so far, each after so many seconds."""
+        words = re.sub(r"[0-9]+", "", status)
+        if words != self._last:
+            self._last = words
+            self._lines.append((round(self._clock() - self._begun, 1), status[:200]))
+        return {"step": f"optimize: {status}", "diary": self._lines[-LINES:]}
 
 
 def follow(run: Run, tell: Callable[[str], None], every: float = LOOK_S) -> None:
@@ -78,6 +100,13 @@ def _run(name: str, fn: Callable[[], Any], store: str, budget: Budget) -> Run:
             wait=False,
         )
     return run if run.state == "done" else kforge_nb.resume(name, fn, store=store)
+
+
+def _judged(run: Run) -> Body:
+    """The candidates that were judged so far."""
+    document = run.document
+    targets = {t["index"]: t for t in document["targets"]}
+    return {"candidates": [_candidate(run, node, targets) for node in document["nodes"]]}
 
 
 def _candidate(run: Run, node: Body, targets: Mapping[int, Body]) -> Body:
@@ -127,7 +156,7 @@ def _found(run: Run) -> Body:
         "installed": sum(1 for d in decisions if d["installed"]),
         "by_rest": _by_rest(document["decisions"]),
         "judged": len(nodes),
-        "candidates": [_candidate(run, node, targets) for node in document["nodes"]],
+        **_judged(run),
         "decisions": decisions,
         "whole": document["whole"],
         "recommendation": document["recommendation"],

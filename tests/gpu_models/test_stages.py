@@ -16,7 +16,7 @@ from benchmarks import gpu_models, gpu_models_run, gpu_models_time
 from benchmarks.gpu_models_cases import build
 from benchmarks.gpu_models_kernels import Kernels
 from benchmarks.gpu_models_profile import profile_stage
-from benchmarks.gpu_models_search import follow
+from benchmarks.gpu_models_search import Diary, follow
 from benchmarks.gpu_models_sides import Sides, all_sides
 from benchmarks.gpu_models_state import Places, StageFile, waited
 from benchmarks.gpu_models_time import time_stage
@@ -318,3 +318,17 @@ def test_what_a_run_is_doing_is_told_while_it_goes_on():
     told: list[str] = []
     follow(run, told.append)
     assert told == ["searching", "measuring in the model", "done"]
+
+
+def test_a_diary_has_a_line_where_a_run_says_something_else():
+    """Counts that move on are no news, another step is, and the status is always the newest."""
+    clock = iter([0.0, 1.0, 40.0])
+    diary = Diary(lambda: next(clock))
+    diary.told("searching, 1 of 40 candidates judged")
+    diary.told("searching, 2 of 40 candidates judged")
+    found = diary.told("measuring in the model, 54 s left")
+    assert found["step"] == "optimize: measuring in the model, 54 s left"
+    assert found["diary"] == [
+        (1.0, "searching, 1 of 40 candidates judged"),
+        (40.0, "measuring in the model, 54 s left"),
+    ]
