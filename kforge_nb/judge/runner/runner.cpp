@@ -349,13 +349,17 @@ struct Options {
   bool sandboxed;
 };
 
+constexpr int64_t kLooked = 200;  // calls; of fewer the look itself would be a part
+
 void timed(Work& w, const Command& c, const std::string& payload, Reply& reply) {
   uint64_t keep[kKept];
   if (payload.size() != sizeof keep) return fail(reply, "malformed batch message");
   memcpy(keep, payload.data(), sizeof keep);
-  const int64_t before = kept_bytes(w);
+  // Looking at the heap takes CPU time, which a batch of few calls would be taken to have worked.
+  const bool looks = c.b >= kLooked;
+  const int64_t before = looks ? kept_bytes(w) : 0;
   batch(w, c.a, c.b, keep);
-  reply.value = kept_bytes(w) - before;
+  reply.value = looks ? kept_bytes(w) - before : 0;
 }
 
 void serve(Work& w, const Options& o, const Command& c, const std::string& payload, Reply& reply) {
