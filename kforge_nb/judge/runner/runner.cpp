@@ -349,7 +349,7 @@ struct Options {
   bool sandboxed;
 };
 
-constexpr int64_t kLooked = 200;  // calls; of fewer the look itself would be a part
+constexpr int64_t kLooked = 100000;  // calls; of fewer the look itself would be a part
 
 void timed(Work& w, const Command& c, const std::string& payload, Reply& reply) {
   uint64_t keep[kKept];
