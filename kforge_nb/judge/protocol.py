@@ -86,6 +86,7 @@ class Op(IntEnum):
     BATCH = 4
     FETCH = 5
     QUIT = 6
+    HEAP = 7
 
 
 class Kind(IntEnum):

@@ -243,8 +243,6 @@ class Runner(RunnerHandle):
         return self._ask(Op.RUN)[1]
 
     keeps = True
-    grown = 0
-    """Bytes by which its heap grew in the last batch, outputs and scratch left out."""
 
     def batch(
         self, first: int, calls: int, seconds: float | None = None, keep: Sequence[int] = ()
@@ -256,8 +254,11 @@ class Runner(RunnerHandle):
         """
         payload = protocol.pack_keep(keep)
         reply, wall = self._ask(Op.BATCH, first, calls, payload, seconds=seconds)
-        self.grown = reply.value
         return wall, reply.nanos * 1e-9
+
+    def heap(self) -> int:
+        """Bytes of its heap that are in use, outputs and scratch left out."""
+        return self._ask(Op.HEAP)[0].value
 
     def fetch(self, which: int) -> None:
         """Have the outputs of the kept call with this number in ``keep`` put into the region."""
@@ -286,4 +287,5 @@ def _during(op: IntEnum) -> str:
         "AUDIT": "after timed calls",
         "UPLOAD": "between timed calls",
         "FETCH": "between timed calls",
+        "HEAP": "between timed calls",
     }.get(op.name, "at the end")

@@ -75,11 +75,14 @@ class Tried(Side, Protocol):
     waiting: int
     """Threads of its that may wait awake for a moment after an answer, at most."""
 
+    def look(self) -> None:
+        """Note what its calls have kept; outside of everything that is timed."""
+
 
 class RunnerSide:
     """The candidate. ``own`` collects the runner's reading over the judge's, batch by batch.
 
-    ``grown``: of each batch its calls, and by how many bytes the runner's heap grew.
+    ``grown``: between two looks the calls, and by how many bytes the runner's heap grew.
 
     ``threads``: how many it was given; one of them answers, and only the others may wait awake.
 
@@ -96,6 +99,8 @@ class RunnerSide:
         self.kept: list[int] = []
         self._seconds = seconds
         self._chooses = bool(getattr(runner, "keeps", False))
+        self._calls = 0
+        self._heap: int | None = None
 
     def ping(self) -> float:
         """Seconds of an empty exchange."""
@@ -112,8 +117,20 @@ class RunnerSide:
             wall, own = self.runner.batch(first, calls, self._seconds)
         if calls:
             self.own.append(own / wall)
-            self.grown.append((calls, getattr(self.runner, "grown", 0)))
+            self._calls += calls
         return wall
+
+    def look(self) -> None:
+        """Note how much memory the calls since the last look have kept.
+
+        An exchange of its own: what a look costs would else be CPU time of a batch.
+        """
+        if not isinstance(self.runner, Runner):  # an interpreter's heap says nothing of a call
+            return
+        before, self._heap = self._heap, self.runner.heap()
+        if before is not None:
+            self.grown.append((self._calls, self._heap - before))
+        self._calls = 0
 
 
 class BaselineSide:
@@ -354,6 +371,7 @@ def _pair(
             idlers = min(ours.waiting, thread_count(ours.child.pid) - _OWN_THREADS)
             spin = SPIN_SECONDS * max(0, idlers)
             idle, after, wall = after + spin, cpu_seconds(ours.child.pid), SETTLE_SECONDS
+            ours.look()
         session.hidden += max(0.0, after - idle)
         session.watched += wall
     # Not between the two: what is copied then fills the caches of whoever comes second, and that

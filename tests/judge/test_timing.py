@@ -59,6 +59,9 @@ class _Side:
     def ping(self) -> float:
         return 1e-5
 
+    def look(self):
+        """It has no heap to look at."""
+
     def batch(self, first: int, calls: int) -> float:
         self.asked.append((first, calls))
         self.kept = self.random.sample(range(calls), min(4, calls))
@@ -298,6 +301,9 @@ class _Late(_Side):
         self.child = process
         self.process = process
         self.waiting = 0
+
+    def look(self):
+        """It has no heap to look at."""
 
     def batch(self, first: int, calls: int) -> float:
         self.process.stdin.write(b"x")
