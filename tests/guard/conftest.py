@@ -14,6 +14,7 @@ import torch
 from kforge_nb.candidates.candidate import Candidate, Kernel, LaunchPlan, Scratch
 from kforge_nb.compilers import cpp
 from kforge_nb.compilers.nvrtc import CudaBuilt, build_cuda
+from kforge_nb.workload.capture import watch
 from tests.guard import cuda_kernels
 
 torch.set_num_threads(int(os.environ.get("OMP_NUM_THREADS", "2")))
@@ -244,3 +245,20 @@ def fresh_dynamo():
     torch._dynamo.reset()
     yield
     torch._dynamo.reset()
+
+
+@pytest.fixture
+def x():
+    """The block's input."""
+    return torch.randn(8, 64, generator=torch.Generator().manual_seed(3))
+
+
+@pytest.fixture
+def workload(block, x):
+    """One recorded call under no_grad."""
+
+    def cell():
+        with torch.no_grad():
+            return block(x)
+
+    return watch(cell)

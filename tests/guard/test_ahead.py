@@ -21,7 +21,6 @@ from kforge_nb.guard.ahead import Ahead, NotFinished
 from kforge_nb.guard.ahead_graph import graph_to_rows, rows_to_graph, specs_of
 from kforge_nb.guard.decide import decide
 from kforge_nb.guard.measure import Model, Stopped, Timer
-from kforge_nb.workload.capture import watch
 
 
 @pytest.fixture(autouse=True)
@@ -34,17 +33,6 @@ def own_cache(tmp_path, monkeypatch):
 def x(device):
     """The input that the kernels were accepted for."""
     return torch.randn(8, 64, generator=torch.Generator().manual_seed(3)).to(device)
-
-
-@pytest.fixture
-def workload(block, x):
-    """One recorded call under no_grad."""
-
-    def cell():
-        with torch.no_grad():
-            return block(x)
-
-    return watch(cell)
 
 
 def sites(workload, accepted):

@@ -19,23 +19,6 @@ def own_cache(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def x():
-    """The block's input."""
-    return torch.randn(8, 64, generator=torch.Generator().manual_seed(3))
-
-
-@pytest.fixture
-def workload(block, x):
-    """One recorded call under no_grad."""
-
-    def cell():
-        with torch.no_grad():
-            return block(x)
-
-    return watch(cell)
-
-
-@pytest.fixture
 def traces(monkeypatch):
     """The rest of each trace by Dynamo, in order."""
     real, found = SwitchBackend.__call__, []

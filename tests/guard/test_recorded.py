@@ -9,25 +9,7 @@ from kforge_nb.guard.ahead import Ahead
 from kforge_nb.guard.decider import Decider
 from kforge_nb.guard.measure import Model, Timer
 from kforge_nb.guard.switch import SwitchBackend
-from kforge_nb.workload.capture import watch
 from tests.guard.pretend import pretend
-
-
-@pytest.fixture
-def workload(block, x):
-    """One recorded call under no_grad."""
-
-    def cell():
-        with torch.no_grad():
-            return block(x)
-
-    return watch(cell)
-
-
-@pytest.fixture
-def x():
-    """The block's input."""
-    return torch.randn(8, 64, generator=torch.Generator().manual_seed(3))
 
 
 @pytest.fixture

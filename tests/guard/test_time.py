@@ -5,7 +5,6 @@ from __future__ import annotations
 import threading
 
 import pytest
-import torch
 
 from kforge_nb.guard import ahead, measure, policy
 from kforge_nb.guard import decider as steps
@@ -16,25 +15,7 @@ from kforge_nb.guard.measure import Model, Stopped, Timer
 from kforge_nb.guard.spending import FIDELITY_SECONDS, TIME_OVER
 from kforge_nb.guard.stage import Late, Stage
 from kforge_nb.guard.switch import SwitchBackend
-from kforge_nb.workload.capture import watch
 from tests.guard.pretend import pretend
-
-
-@pytest.fixture
-def x():
-    """The block's input."""
-    return torch.randn(8, 64, generator=torch.Generator().manual_seed(3))
-
-
-@pytest.fixture
-def workload(block, x):
-    """One recorded call under no_grad."""
-
-    def cell():
-        with torch.no_grad():
-            return block(x)
-
-    return watch(cell)
 
 
 @pytest.fixture

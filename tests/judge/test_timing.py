@@ -302,9 +302,6 @@ class _Late(_Side):
         self.process = process
         self.waiting = 0
 
-    def look(self):
-        """It has no heap to look at."""
-
     def batch(self, first: int, calls: int) -> float:
         self.process.stdin.write(b"x")
         self.process.stdout.read(1)
