@@ -3,10 +3,14 @@
 Against eager always. Against torch.compile too where that is asked for: compiling and timing it
 takes tens of seconds a target, so only for a winner that clearly stands against eager (or has just
 held up against it), and for a bounded number of winners and seconds.
+
+A search with a time limit is followed by at most half as much of this, the most telling winners
+first. What is not timed again goes to the guard as it is: there each kernel is timed in the model.
 """
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable
 from typing import TYPE_CHECKING
@@ -19,7 +23,7 @@ if TYPE_CHECKING:
     from kforge_nb.run.record import Record
     from kforge_nb.run.work import Work
 
-__all__ = ["Confirmation"]
+__all__ = ["Confirmation", "again_s"]
 
 CONFIRM_AT_MOST = 3
 """Runners-up that are timed again when the winner does not hold up on fresh samples."""
@@ -31,8 +35,21 @@ COMPILE_S = 120.0
 COMPILE_NODES = 200
 """Nodes of a target's graph above which compiling it may take minutes, and is left out."""
 
+AGAIN_SHARE = 0.5
+AGAIN_LEAST_S = 30.0
+"""Of a search's time limit, and seconds at least: so long its winners may be timed again."""
+
 CLEAR = 1.1
 """A lower bound over eager from which a winner is taken to stand before it is timed again."""
+
+
+def again_s(options: OptimizeOptions) -> float:
+    """Seconds, about, after which no winner is timed again any more; without end where none is set.
+
+    One that was begun before is timed to its end.
+    """
+    limit = options.time_limit
+    return math.inf if limit is None else max(AGAIN_LEAST_S, AGAIN_SHARE * limit)
 
 
 class Confirmation:
@@ -49,14 +66,27 @@ class Confirmation:
         self._wanted = options.baseline == "compile"
         self._record, self._control, self._benches = record, control, benches
         self._show = show
-        self._timed, self._seconds, self._left_out = 0, 0.0, 0
+        self._most, self._ends, self._last = again_s(options), math.inf, 0.0
+        self._timed, self._seconds, self._left_out, self._as_they_are = 0, 0.0, 0, 0
+
+    def search_ended(self) -> None:
+        """From now on the time for it runs."""
+        self._ends = time.monotonic() + self._most
 
     def confirm(self, work: Work) -> None:
-        """Times the best again, and what then looks better, before one of them is the winner."""
+        """Times the best again, and what then looks better, before one of them is the winner.
+
+        Where there is no time for it the best is the winner as it is.
+        """
+        if self._over:
+            self._take_as_it_is(work)
+            return
         tried = {work.confirmed} - {None}
         for _ in range(CONFIRM_AT_MOST):
             best = work.tree.best()
             if best is None or best.id in tried or not work.accepted(best.id):
+                break
+            if tried and self._over:
                 break
             tried.add(best.id)
             self._time_again(
@@ -70,27 +100,50 @@ class Confirmation:
         shown = work.confirmed or (best.id if best else None)
         self._record.set_target(work.index, best=shown)
 
+    @property
+    def _over(self) -> bool:
+        """Whether there is no time to time one more winner again."""
+        return time.monotonic() + self._last >= self._ends
+
+    def _take_as_it_is(self, work: Work) -> None:
+        best = work.tree.best()
+        if work.confirmed is not None or best is None or not work.accepted(best.id):
+            return
+        work.confirmed = best.id
+        self._as_they_are += 1
+        self._record.set_target(work.index, best=best.id)
+
+    @property
+    def _compile_s(self) -> float:
+        return min(COMPILE_S, 0.5 * self._most)
+
     def tell(self) -> None:
         """A figure that is missing for want of time is told, not left to be wondered about."""
         if self._left_out:
             self._record.add_note(
                 f"winners timed against eager only: {self._left_out}; timing them against "
-                f"torch.compile too ends after {COMPILE_AT_MOST} winners or {COMPILE_S:.0f} s, and "
-                f"leaves out graphs of more than {COMPILE_NODES} nodes"
+                f"torch.compile too ends after {COMPILE_AT_MOST} winners or {self._compile_s:.0f} "
+                f"s, and leaves out graphs of more than {COMPILE_NODES} nodes"
+            )
+        if self._as_they_are:
+            self._record.add_note(
+                f"winners that were not timed again: {self._as_they_are}; for that there were "
+                f"{self._most:.0f} s after the search, so their speed alone is told as the search "
+                "saw it, and flattered"
             )
 
     def _room_for(self, work: Work) -> bool:
         """Whether another winner may be timed against torch.compile, and may be this one."""
         graph = work.target.graph
         small = graph is None or len(graph.graph.nodes) <= COMPILE_NODES
-        room = self._timed < COMPILE_AT_MOST and self._seconds < COMPILE_S
+        room = self._timed < COMPILE_AT_MOST and self._seconds < self._compile_s
         return self._wanted and small and room
 
     def _against_compile(self, work: Work, node_id: str) -> bool:
         """Times a winner against torch.compile unless that was done; whether it was timed now."""
         if not self._wanted or work.timed_against(node_id, "compile"):
             return False
-        if not self._room_for(work):
+        if not self._room_for(work) or self._over:
             self._left_out += 1
             return False
         self._time_again(work, node_id, compiled=True, standing=work.tree[node_id].evaluation)
@@ -111,9 +164,12 @@ class Confirmation:
         candidate = work.candidate(node_id)
         fresh = bench.confirm(candidate, against, self._control.stop, standing)
         self._control.checkpoint()
+        taken = time.monotonic() - begun
         if compiled:
             self._timed += 1
-            self._seconds += time.monotonic() - begun
+            self._seconds += taken
+        else:
+            self._last = taken
         self._record.replace_evaluation(node_id, fresh)
         work.tree.replace_evaluation(node_id, fresh)
 

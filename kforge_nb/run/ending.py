@@ -1,7 +1,7 @@
 """What comes after a search, and about how long: no limit of the search covers it.
 
-A time limit ends the search. Its winners are then timed again, and the guard measures the model;
-both are what makes a figure worth believing, so they are never cut short, but they are announced.
+A time limit ends the search. Its winners are then timed again, for half as long at most, and the
+guard measures the model; both are what makes a figure worth believing, and they are announced.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
+from kforge_nb.run.confirming import again_s
 from kforge_nb.view import words
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class Ending:
         self._each = (FIRST_S if each_s is None else each_s) + (
             COMPILE_S if options.baseline == "compile" else 0.0
         )
-        self._guard_s = options.guard_time
+        self._guard_s, self._again = options.guard_time, again_s(options)
         self._clock = clock
         self._begun, self._first = clock(), self._seconds()
 
@@ -69,7 +70,7 @@ class Ending:
 
     def _seconds(self) -> float:
         guard = self._guard_s if self._kernels() else 0.0
-        return self._waiting() * self._each + guard
+        return min(self._waiting() * self._each, self._again + self._each) + guard
 
     def _waiting(self) -> int:
         """Targets whose best is accepted and not yet timed again."""

@@ -50,6 +50,8 @@ GRACE_S = 30.0
 
 WAITING = "as many candidates are under way as may be"
 
+BY_HAND = "kernels of this run come from %%kforge kernel cells"
+
 HELD = "targets are paused; resume or stop them to go on"
 
 
@@ -131,7 +133,8 @@ class Search:
         poor = dict(self._poor)
         self._ending = Ending(self.works, self.options, over, self._each_s)
         self._show(self._ending.words)
-        for work in self.works:
+        self._winners.search_ended()
+        for work in sorted(self.works, key=_saved, reverse=True):
             self._settle(work, poor.get(work.index, over), "run")
         self._winners.tell()
         return over
@@ -204,7 +207,8 @@ class Search:
         choice = mcts.choose(work.tree, facts.rng_for(work, self.options.seed))
         if choice is None:
             if not work.tree.root.pending:
-                self._settle(work, "there is nothing more to try")
+                by_hand = self.options.proposer == "manual"
+                self._settle(work, BY_HAND if by_hand else "there is nothing more to try")
             return not work.open
         self._ask(work, choice)
         return True
@@ -358,6 +362,7 @@ class Search:
         work.tree.record(node.id, candidate.digest, evaluation)
         self.rates.observe(work.target.family, node.action, stopping.gains(work.tree) > before)
         self.record.set_statistics(work.tree, [n.id for n in work.tree.path(node)[:-1]])
+        self.record.store.put_entry(self.record.id, "seconds", self.seconds)  # should we be killed
         if work.tree.best() is node:
             self.record.set_target(work.index, best=node.id)
             facts.believe(work)
@@ -473,3 +478,9 @@ class Search:
             message=message,
         )
         self.changed()
+
+
+def _saved(work: Work) -> float:
+    """The share of the workload's time that the best kernel of a target saves, as it looks."""
+    best = work.tree.best()
+    return work.share * (1 - 1 / max(work.speedup(best.id), 1.0)) if best is not None else 0.0

@@ -68,3 +68,37 @@ def test_beyond_the_limit_only_eager_is_timed_and_it_is_said(stage, monkeypatch,
     assert all(work.confirmed for work in conductor.works)
     (note,) = conductor.record.run["workload"]["notes"]
     assert note.startswith(f"winners timed against eager only: {left}; ")
+
+
+def test_no_time_to_time_winners_again_leaves_them_to_the_guard(stage, monkeypatch):
+    """After a search with a time limit its end is in sight; what was not timed again is told."""
+    monkeypatch.setattr(confirming, "AGAIN_LEAST_S", 0.0)
+    monkeypatch.setattr(confirming, "AGAIN_SHARE", 0.0)
+    conductor = searched(stage, targets=2, budget=4, time_limit=600.0)
+
+    assert stage.judge.against == []
+    assert all(work.confirmed == work.tree.best().id for work in conductor.works)
+    (note,) = conductor.record.run["workload"]["notes"]
+    assert note.startswith("winners that were not timed again: 2; ")
+
+
+def test_without_a_time_limit_all_winners_are_timed_again(stage, monkeypatch):
+    """Who sets no limit waits for every figure."""
+    monkeypatch.setattr(confirming, "AGAIN_LEAST_S", 0.0)
+    conductor = searched(stage, targets=2, budget=4)
+
+    assert set(stage.judge.against) == {BOTH}
+    assert not conductor.record.run["workload"].get("notes")
+
+
+def test_the_winner_that_saves_most_is_timed_again_first(stage):
+    """Where the time ends, what matters least is left."""
+    conductor = stage.conductor(targets=2, budget=4, time_limit=600.0)
+    conductor.works[0].share, conductor.works[1].share = 0.1, 0.6
+    conductor.start()
+    assert conductor.join(PATIENCE_S)
+
+    assert [w.state for w in conductor.works] == ["done", "done"]
+    works = {c.digest: work.index for work in conductor.works for c in work.candidates.values()}
+    order = dict.fromkeys(works[candidate.digest] for candidate in stage.judge.confirmed)
+    assert list(order) == [1, 0]
