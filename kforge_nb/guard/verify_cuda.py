@@ -25,6 +25,7 @@ from kforge_nb.judge.cuda.session import CudaCandidate
 from kforge_nb.judge.shelf import Shelf
 from kforge_nb.judge.slots import TimedInputs
 from kforge_nb.settings import cache_dir
+from kforge_nb.workload.devices import free_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -87,9 +88,7 @@ def check_on_gpu(
     Raises:
         RunnerFailed: it crashed, hung or was refused there.
     """
-    device = torch.device(target.device)
-    free, _ = torch.cuda.mem_get_info(device)
-    shelf = Shelf(str(target.device), int(ROOM * free))
+    shelf = Shelf(str(target.device), int(ROOM * free_bytes(target.device)))
     made = build_cases(
         target,
         secret_generator(target.device),

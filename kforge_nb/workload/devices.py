@@ -81,6 +81,14 @@ def memory_told(doing: str) -> Iterator[None]:
 
 
 def free_bytes(device: str) -> int:
-    """Bytes that this process may still allocate on a GPU: free ones and torch's own reserve."""
-    free, _ = torch.cuda.mem_get_info(device)
-    return free + torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    """Bytes that this process may still allocate on a GPU: free ones and torch's own reserve.
+
+    A share that the user gave this process (``set_per_process_memory_fraction``) is kept to.
+    """
+    free, whole = torch.cuda.mem_get_info(device)
+    used = torch.cuda.memory_allocated(device)
+    mine = free + torch.cuda.memory_reserved(device) - used
+    if not torch.cuda.is_initialized():
+        return mine
+    share = torch.cuda.get_per_process_memory_fraction(device)
+    return max(0, min(mine, int(share * whole) - used))

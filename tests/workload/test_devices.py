@@ -10,7 +10,13 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from kforge_nb.errors import BadInput
 from kforge_nb.workload.calls import GradState, ModuleCall
 from kforge_nb.workload.capture import Workload
-from kforge_nb.workload.devices import gpus_of, main_device, memory_told, split_note
+from kforge_nb.workload.devices import (
+    free_bytes,
+    gpus_of,
+    main_device,
+    memory_told,
+    split_note,
+)
 
 
 def workload_on(*places: tuple[str, int], argument: str = "cpu") -> Workload:
@@ -67,3 +73,15 @@ def test_a_full_gpu_is_one_clear_message():
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB. More")
     with pytest.raises(ZeroDivisionError), memory_told("timing"):
         raise ZeroDivisionError
+
+
+@pytest.mark.parametrize(("share", "free"), [(1.0, 5500), (0.25, 1500), (0.05, 0)])
+def test_a_share_of_the_gpu_bounds_what_is_free(monkeypatch, share, free):
+    """Of 10,000 bytes, 5,000 free and 500 of torch's own unused, no more than the user's share."""
+    cuda = torch.cuda
+    monkeypatch.setattr(cuda, "mem_get_info", lambda _: (5000, 10_000))
+    monkeypatch.setattr(cuda, "memory_reserved", lambda _: 1500)
+    monkeypatch.setattr(cuda, "memory_allocated", lambda _: 1000)
+    monkeypatch.setattr(cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(cuda, "get_per_process_memory_fraction", lambda _: share)
+    assert free_bytes("cuda:0") == free

@@ -51,6 +51,7 @@ from kforge_nb.judge.timing import Plan, Session
 from kforge_nb.profile.calibration import calibrate
 from kforge_nb.settings import cache_dir
 from kforge_nb.targets.target import Target, TensorSpec
+from kforge_nb.workload.devices import free_bytes
 
 __all__ = ["DEVICES", "CudaPlace", "calls_in_a_row", "device_lock"]
 
@@ -176,8 +177,7 @@ class CudaPlace:
     def cases(self, target: Target, known: Shelf | None = None) -> Shelf:
         """On the device as far as there is room."""
         torch.cuda.empty_cache()  # what torch keeps for later is free
-        free, _ = torch.cuda.mem_get_info(self.index)
-        room = int(_ROOM * free)
+        room = int(_ROOM * free_bytes(self.device))
         shelf = Shelf(self.device, room)
         made = build_cases(
             target,

@@ -18,6 +18,7 @@ from kforge_nb.judge.cuda.slots import DeviceInputs, Stretch
 from kforge_nb.judge.cuda.staging import Staging
 from kforge_nb.judge.process import Child
 from kforge_nb.judge.timing import Probe
+from kforge_nb.workload.devices import free_bytes
 
 __all__ = ["Candidate", "CudaBaselineSide", "CudaRunnerSide", "CudaSide", "bring", "renewed"]
 
@@ -169,7 +170,6 @@ def _staged(staging: Staging, inputs: DeviceInputs, tick: int, call: int) -> lis
     except torch.OutOfMemoryError:
         torch.cuda.empty_cache()
         return staging.staged(inputs, tick, call)
-    free, _ = torch.cuda.mem_get_info(device)
-    if free >= _KEPT * inputs.layout.stride:
+    if free_bytes(device) >= _KEPT * inputs.layout.stride:
         return found
     return [moved(t, "cpu") for t in found]
