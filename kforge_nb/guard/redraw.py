@@ -1,7 +1,9 @@
 """More inputs for the whole model: the cell's own calls, the user's, then seeded redraws.
 
 A redraw keeps the form of a call and replaces values: floats by values of the same spread, ids by
-ids that were seen (so embeddings stay in range), counting-up positions and masks as they are.
+ids that were seen (so embeddings stay in range), counting-up positions and masks as they are. All
+that Dynamo's guards see of a tensor stays, its strides too, or each check of a model of thousands
+of nodes would begin with another trace, and under Inductor with another compile.
 """
 
 from __future__ import annotations
@@ -84,12 +86,38 @@ def user_call(like: ModuleCall, value: Any) -> ModuleCall:
 
 def redrawn(call: ModuleCall, generator: torch.Generator) -> ModuleCall:
     """The same call with other values; caches and other objects stay as recorded."""
-    twin = copy.copy(call)
-    twin.args, twin.kwargs = pytree.tree_map(
-        lambda leaf: _redraw(leaf, generator) if isinstance(leaf, torch.Tensor) else leaf,
-        (call.args, call.kwargs),
-    )
+    twin, drawn = copy.copy(call), dict[int, torch.Tensor]()
+
+    def other(leaf: Any) -> Any:
+        if not isinstance(leaf, torch.Tensor):
+            return leaf
+        if id(leaf) not in drawn:  # a tensor that is passed twice stays one
+            drawn[id(leaf)] = _like(leaf, generator)
+        return drawn[id(leaf)]
+
+    twin.args, twin.kwargs = pytree.tree_map(other, (call.args, call.kwargs))
     return twin
+
+
+def _like(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
+    """Other values in the layout of a tensor; what is expanded stays so."""
+    if tensor.layout is not torch.strided or tensor.is_nested:
+        return tensor
+    narrow = tensor.detach()
+    for dim, stride in enumerate(narrow.stride()):
+        if stride == 0 and narrow.shape[dim] > 1:
+            narrow = narrow.narrow(dim, 0, 1)
+    values = _redraw(narrow, generator)
+    if values is narrow:
+        return tensor
+    with torch.inference_mode(tensor.is_inference()):  # which guards see as well
+        placed = torch.empty_strided(
+            narrow.shape, narrow.stride(), dtype=tensor.dtype, device=tensor.device
+        )
+        result = placed.copy_(values).expand(tensor.shape)
+    if result.stride() != tensor.stride():
+        result = result.as_strided(tensor.shape, tensor.stride())
+    return result.requires_grad_(tensor.requires_grad)
 
 
 def _redraw(tensor: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
