@@ -45,7 +45,12 @@ class Command:
             raise UsageError(f"{self.parser.prog}: {error} in {head!r}") from None
         comment = next((at for at, word in enumerate(words) if word.startswith("#")), len(words))
         words = words[:comment]
-        values, unknown = self.parser.parse_known_args(words)
+        if {"-h", "--help"}.intersection(words):
+            return {"help": True}, expression
+        try:
+            values, unknown = self.parser.parse_known_intermixed_args(words)
+        except UsageError as error:
+            raise UsageError(f"{self.parser.prog}: {error}{self._listed}") from None
         if unknown:
             raise UsageError(self._unknown(unknown[0]))
         return {k: v for k, v in vars(values).items() if v is not None}, expression
@@ -58,10 +63,11 @@ class Command:
         name = word.split("=")[0]
         known = [s for action in self.parser._actions for s in action.option_strings]
         kind = "option" if word.startswith("-") else "argument"
-        return (
-            f"{self.parser.prog}: unknown {kind} {name}{did_you_mean(name, known)} "
-            f"(%kforge {self.name} --help lists all)"
-        )
+        return f"{self.parser.prog}: unknown {kind} {name}{did_you_mean(name, known)}{self._listed}"
+
+    @property
+    def _listed(self) -> str:
+        return f" (%kforge {self.name} --help lists all)"
 
     def _split_expression(self, rest: str) -> tuple[str, str]:
         """Leading options, and everything from the first word that is neither option nor value."""

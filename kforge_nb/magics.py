@@ -145,7 +145,7 @@ class KForgeMagics(Magics):
         """Kernel Forge: %kforge COMMAND [OPTIONS], %%kforge COMMAND [OPTIONS] over a cell.
 
         Commands: profile, optimize, status, stop, pause, resume, wait, show, guard, export, doctor,
-        kernel, prompts, answer, runs. ``%kforge COMMAND --help`` explains one.
+        judge, kernel, prompts, answer, runs. ``%kforge COMMAND --help`` explains one.
         """
         commands = _commands()
         if line.strip() in ("-h", "--help", "help"):

@@ -210,7 +210,16 @@ class Applied:
     def __repr__(self) -> str:
         names = ", ".join(_label(module) for module in self.modules)
         state = "active" if self.active else "undone"
-        return f"<Applied to {names}: {len(self.backend.handles)} kernels, {state}>"
+        return f"<Applied to {names}: {self._placed()}, {state}>"
+
+    def _placed(self) -> str:
+        """How many kernels there are, and how many of them found a place so far."""
+        handles, graphs = self.backend.handles.keys(), self.backend.graphs
+        text = f"{len(handles)} kernel{'' if len(handles) == 1 else 's'}"
+        if handles and not graphs:
+            return f"{text} that wait for the first call"
+        placed = handles & {fingerprint for graph in graphs for fingerprint in graph.replaced}
+        return text if placed == handles else f"{len(placed)} of {text} in place"
 
 
 def apply(

@@ -92,7 +92,7 @@ def decide(
     report = _report(decider, stages, rest, stopped)
     if not stopped:
         report.notes.extend(_kernels_told(report, _rests("auto", workload)))
-        report.notes.extend(_layout_told(report))
+        report.notes.extend(_layout_told(stages))
     report.seconds = time.monotonic() - start
     return report
 
@@ -267,15 +267,14 @@ def _kernels_told(report: GuardReport, possible: Sequence[str]) -> list[str]:
     return [f"kernels of {len(report.decisions)} that each rest keeps: {counts}{unmeasured}"]
 
 
-def _layout_told(report: GuardReport) -> list[str]:
+def _layout_told(stages: Sequence[Stage]) -> list[str]:
     """What of the gain of each rest the layout alone brings, where that was measured."""
-    over = {(row.rest, row.against): row.comparison for row in report.whole}
     return [
-        f"rest={rest}: laid out channels-last, without any kernel, the model runs at "
-        f"{whole.ratio / kernels.ratio:.2f}× of this rest as it is; the kernels give "
+        f"rest={stage.rest}: laid out channels-last, without any kernel, the model runs at "
+        f"{told(alone.ratio, alone.low, alone.high)} of this rest as it is; the kernels give "
         f"{told(kernels.ratio, kernels.low, kernels.high)} on top of that"
-        for (rest, against), kernels in over.items()
-        if against == "layout" and (whole := over.get((rest, "empty")))
+        for stage in stages
+        if (alone := stage.laid_out) and (kernels := stage.against("layout"))
     ]
 
 
@@ -303,22 +302,30 @@ def _recommend(
         )
         return "none", "; ".join([why, *wrong])
     others = ", ".join(
-        f"{s.rest} {c.ratio:.3f}×"
+        f"{s.rest} {told(c.ratio, c.low, c.high)}"
         for s in stages
         if s is not best and s.right and (c := s.against("eager"))
     )
     alone = "" if best.kept else " without any kernel"
     why = f"{best.rest}{alone} runs at {figure} of the untouched model"
+    if not _gains(best):
+        why += ", which is no sure gain; this rest was asked for"
     what = [] if best.kept else [f"that is {ALONE[best.rest]}, with nothing to apply"]
     return best.rest, "; ".join(
         [why, *what, *([f"the others: {others}"] if others else []), *wrong]
     )
 
 
+def _figure(stage: Stage) -> str:
+    """How fast a rest is against the untouched model, as an aside."""
+    found = stage.against("eager")
+    return f", {told(found.ratio, found.low, found.high)}," if found else ""
+
+
 def _wrong(stages: Sequence[Stage]) -> list[str]:
     """Why rests whose output is not as good as eager's are not taken, however fast."""
     return [
-        f"{s.rest}{f', {c.ratio:.3f}×,' if (c := s.against('eager')) else ''} is not taken: "
+        f"{s.rest}{_figure(s)} is not taken: "
         f"its output has {s.fidelity.figure}, and at most {LIMIT}× is allowed"
         for s in stages
         if s.fidelity is not None and not s.right

@@ -125,6 +125,8 @@ class Decider(Preparing):
                 raise Late(late)
             samples = self._whole_samples(stage)
             stage.whole = self._rows(stage, samples)
+            laid = samples.get("layout")
+            stage.laid_out = looked("empty", laid, samples["empty"]) if laid else None
             empty = stage.against("empty")
             if empty is None:
                 return
@@ -270,14 +272,15 @@ class Decider(Preparing):
         for name, side in sides.items():
             one_sample(name, side)
         samples = interleave(sides, self.part(0.2), rounds=20, least=FEWEST_ROUNDS, rng=self.rng)
-        found = {n: compare("empty", samples[n], samples["empty"]).ratio for n in sets}
-        best = max(found, key=found.__getitem__)
-        chosen = sets[best] if found[best] >= 1.0 else frozenset[str]()
+        found = {n: compare("empty", samples[n], samples["empty"]) for n in sets}
+        best = max(found, key=lambda n: found[n].ratio)
+        most = found[best]
+        chosen = sets[best] if most.ratio >= 1.0 else frozenset[str]()
         stage = Stage(rest, model, chosen, held=held if model.backend.compile_rest.replays else 0)
         for fingerprint in kept - chosen:
             stage.reasons[fingerprint] = (
                 f"with rest={rest} the model is not faster with it "
-                f"({found[best]:.3f}× of the same rest without kernels)"
+                f"({told(most.ratio, most.low, most.high)} of the same rest without kernels)"
             )
         self.weigh(stage)
         self.verify(stage)

@@ -27,7 +27,8 @@ class Stage:
     """What one rest found; ``reasons`` says of each kernel that it dropped why.
 
     ``peaks`` has the peak of GPU memory while each side ran, in bytes, on one GPU; ``held`` is what
-    the rest's recordings keep for themselves beside that.
+    the rest's recordings keep for themselves beside that. ``laid_out`` is the rest laid out for its
+    kernels, without any, against the rest as it is.
     """
 
     rest: str
@@ -38,6 +39,7 @@ class Stage:
     reasons: dict[str, str] = field(default_factory=dict)
     peaks: dict[str, int] = field(default_factory=dict)
     held: int = 0
+    laid_out: Comparison | None = None
 
     @property
     def right(self) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-__all__ = ["Elsewhere", "elsewhere"]
+__all__ = ["Elsewhere", "elsewhere", "overfull"]
 
 WORTH_TELLING = 0.1
 """Below this part of the time nothing is missed."""
@@ -51,9 +51,25 @@ def elsewhere(shares: Iterable[float | None], wall_us: float, device_us: float) 
     ``device_us`` is the part of it in which something computes. Rows are timed alone, so that they
     may add up to more than the whole: then nothing is left.
     """
-    rows = sum(share or 0.0 for share in shares)
+    rows = _sum(shares)
     left = 1.0 - rows
     if wall_us <= 0 or left < WORTH_TELLING:
         return None
     waiting = min(max(1.0 - device_us / wall_us, 0.0), left)
     return Elsewhere(rows, waiting, left - waiting)
+
+
+def overfull(shares: Iterable[float | None]) -> str | None:
+    """What to say where the rows add up to clearly more than a run; None where they do not."""
+    rows = _sum(shares)
+    if rows < 1.0 + WORTH_TELLING:
+        return None
+    return (
+        f"the targets and vendor operators in the table add up to {rows:.0%} of a run: each is "
+        "timed alone, at another moment and on inputs that no cache holds; compare them with one "
+        "another, and take no share or ceiling for what the model would gain"
+    )
+
+
+def _sum(shares: Iterable[float | None]) -> float:
+    return sum(share or 0.0 for share in shares)

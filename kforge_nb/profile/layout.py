@@ -70,21 +70,42 @@ def choose_layout(workload: Workload, wanted: str, whole_us: float, seconds: flo
         first = str(problem).strip().splitlines() or [""]
         workload.note(f"the layout of convolutions was not measured: {first[0][:200]}")
         return
-    as_is, turned, turns = (sum(look[side] for look in found) / LOOKS for side in SIDES)
-    gains = all(_gains(look, whole_us) for look in found)
+    as_is, turned, turns = (_milliseconds(look[side] for look in found) for side in SIDES)
+    against = _against(found, whole_us)
     workload.note(
-        f"convolutions take {as_is / 1e3:.3g} ms as they are and {turned / 1e3:.3g} ms "
-        f"channels-last, turning inputs and outputs {turns / 1e3:.3g} ms; the model "
-        + ("is laid out channels-last" if gains else "stays as it is laid out")
+        f"convolutions take {as_is} as they are and {turned} channels-last, turning inputs and "
+        f"outputs {turns}; the model "
+        + (f"stays as it is laid out: {against}" if against else "is laid out channels-last")
     )
-    if gains:
+    if not against:
         _take(workload, pairs)
 
 
-def _gains(look: Mapping[str, float], whole_us: float) -> bool:
-    """Whether one look says that the layout surely saves enough."""
+def _against(found: Sequence[Mapping[str, float]], whole_us: float) -> str:
+    """Why the layout is not taken, in words; nothing where every look says that it gains."""
+    reasons = [_lost(look, whole_us) for look in found]
+    if not all(reasons) and any(reasons):
+        return f"only {reasons.count('')} of {len(found)} timings shows a gain worth having"
+    return reasons[-1]
+
+
+def _lost(look: Mapping[str, float], whole_us: float) -> str:
+    """Why one look does not say that the layout surely saves enough; nothing where it does."""
     as_is, turned, turns = (look[side] for side in SIDES)
-    return as_is - turned - turns >= LEAST_GAIN * whole_us and as_is >= SURELY * turned
+    saved = as_is - turned - turns
+    if as_is < SURELY * turned:
+        return "the convolutions are not surely faster channels-last"
+    if saved <= 0:
+        return "turning inputs and outputs takes what it would save"
+    if saved < LEAST_GAIN * whole_us:
+        return f"less than {LEAST_GAIN:.0%} of a run would be saved ({saved / whole_us:.1%})"
+    return ""
+
+
+def _milliseconds(timed: Iterable[float]) -> str:
+    """The times of all looks as one figure, or from the least to the most where they differ."""
+    ordered = [f"{us / 1e3:.3g}" for us in sorted(timed)]
+    return f"{ordered[0]} ms" if ordered[0] == ordered[-1] else f"{ordered[0]} to {ordered[-1]} ms"
 
 
 def lay_out_graphs(workload: Workload) -> None:
@@ -111,13 +132,15 @@ def _take(workload: Workload, pairs: Iterable[tuple[CapturedGraph, fx.GraphModul
 
 def _say_what_stays(workload: Workload) -> None:
     """Why graphs with convolutions are not laid out although that was asked for."""
-    for graph in workload.graphs:
-        if any(is_convolution(node) for node in graph.gm.graph.nodes):
-            why = "a gradient is needed in it"
-            if not needs_gradient(graph):
-                why = lay_out(graph.gm, graph.example_inputs).reason
-            if why:
-                workload.note(f"{graph.call.module_name} is not laid out channels-last: {why}")
+    wanting = [g for g in workload.graphs if any(map(is_convolution, g.gm.graph.nodes))]
+    if not wanting:
+        workload.note("no convolution of images is called, so --layout channels_last does nothing")
+    for graph in wanting:
+        why = "a gradient is needed in it"
+        if not needs_gradient(graph):
+            why = lay_out(graph.gm, graph.example_inputs).reason
+        if why:
+            workload.note(f"{graph.call.module_name} is not laid out channels-last: {why}")
 
 
 def _measured(

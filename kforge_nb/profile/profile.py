@@ -16,7 +16,7 @@ from kforge_nb.profile.believing import (
 from kforge_nb.profile.calibration import BUSY_CORES, Calibration, calibrate
 from kforge_nb.profile.cost import compute_dtype, moved_bytes
 from kforge_nb.profile.device import facts, kind_of
-from kforge_nb.profile.elsewhere import elsewhere
+from kforge_nb.profile.elsewhere import elsewhere, overfull
 from kforge_nb.profile.layout import choose_layout
 from kforge_nb.profile.left_out import gradient_note, left_out_note, training_note
 from kforge_nb.profile.measuring import Measured, measure
@@ -94,8 +94,8 @@ def profile(
         busy = sum((row.mean_us or 0.0) * row.calls for row in rows)
     busy = min(busy, wall)
     left = elsewhere((row.share for row in rows), wall, busy)
-    if left is not None:
-        workload.note(left.note)
+    if beside := left.note if left else overfull(row.share for row in rows):
+        workload.note(beside)
     bound = None if crowded else wall > LAUNCH_BOUND * busy
     return Profile(workload, rows, wall, busy, bound, granularity, {**known, **_limits(limits)})
 

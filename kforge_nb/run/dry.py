@@ -26,13 +26,19 @@ GROWTH = 20_000
 """Tokens by which a prompt may outgrow the first one beside its parent's source: what was tried,
 what the compiler said."""
 
+PROMPTLESS = (
+    "--show-prompt has nothing to show: --proposer {} sends no prompts; openai and paste do "
+    "(--proposer paste --dry-run --show-prompt shows them without a key)"
+)
+
 
 @dataclass(frozen=True, slots=True)
 class DryRun:
     """What an optimize run would do: targets, and at most how many candidates, calls and dollars.
 
     ``usd`` respects ``--max-cost``; ``uncapped_usd`` is what it would be without. ``prompts`` are
-    by target what would be sent first, where that was asked for.
+    by target what would be sent first, where that was asked for; ``notes`` what was found while
+    profiling.
     """
 
     rows: tuple[tuple[str, str, str], ...]
@@ -42,11 +48,13 @@ class DryRun:
     uncapped_usd: float = 0.0
     model: str = ""
     prompts: tuple[tuple[int, str], ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
         lines = [f"  {index:>4}  {name}: {reason}" for index, name, reason in self.rows]
         shown = [f"\nprompt for target {i}, first:\n{text}" for i, text in self.prompts]
-        return "\n".join([self._headline(), *lines, *shown])
+        notes = [f"note: {note}" for note in self.notes]
+        return "\n".join([self._headline(), *lines, *notes, *shown])
 
     def _repr_html_(self) -> str:
         cells = "".join(
@@ -59,7 +67,9 @@ class DryRun:
             f"<pre style='white-space:pre-wrap'>{html.escape(text)}</pre></details>"
             for i, text in self.prompts
         )
-        return f"<p>{html.escape(self._headline())}</p><table>{head}{cells}</table>{shown}"
+        notes = "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
+        top = f"<p>{html.escape(self._headline())}</p>"
+        return f"{top}<table>{head}{cells}</table>{notes}{shown}"
 
     def _headline(self) -> str:
         text = f"at most {self.candidates} candidates would be judged"
@@ -81,9 +91,11 @@ def dry_run(
         for c in sorted(choices, key=lambda choice: choice.index)
     )
     taken = {c.index for c in choices if c.taken}
-    plain = DryRun(rows, options.budget if taken else 0, 0.0)
+    notes = tuple(profiled.workload.notes)
+    plain = DryRun(rows, options.budget if taken else 0, 0.0, notes=notes)
     if options.proposer not in ("openai", "paste"):
-        return plain
+        told = (*notes, PROMPTLESS.format(options.proposer)) if options.show_prompt else notes
+        return replace(plain, notes=told)
     found = {row.index: row for row in profiled.rows if row.index in taken}
     prompts = {
         index: _prompt(index, row.target, row.roofline_us, row.mean_us, device)

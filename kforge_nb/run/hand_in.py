@@ -11,6 +11,7 @@ from kforge_nb.judge.evaluation import Evaluation, Verdict
 from kforge_nb.run.control import Handed
 from kforge_nb.run.manual import candidate_from_cell, cell_lines
 from kforge_nb.run.naming import Called, which_target
+from kforge_nb.view import words
 
 if TYPE_CHECKING:
     from kforge_nb.run.conductor import Conductor
@@ -23,12 +24,14 @@ __all__ = ["KernelVerdict", "judge_source"]
 class KernelVerdict:
     """What the judge says about a kernel from a cell, with the cell's own line numbers.
 
-    ``run`` is the name of the run whose ``target`` it computes.
+    ``run`` is the name of the run whose ``target`` it computes, and ``ended`` whether that run had
+    ended before, so that it has to go on for the guard to decide about this kernel.
     """
 
     target: int
     evaluation: Evaluation
     run: str
+    ended: bool = False
 
     def __repr__(self) -> str:
         found = self.evaluation
@@ -38,10 +41,15 @@ class KernelVerdict:
         if found.verdict is Verdict.COMPILE_FAILED and found.log.strip() != found.reason.strip():
             lines.append(cell_lines(found.log))
         lines += [
-            f"  {t.ratio:.2f}× over {t.against} ({t.low:.2f} to {t.high:.2f}), "
-            f"{t.ours_us:.1f} µs against {t.against_us:.1f} µs"
+            f"  {words.ratio(t.ratio)} over {t.against} ({words.interval(t.low, t.high)}), "
+            f"{words.time(t.ours_us)} against {words.time(t.against_us)}"
             for t in found.timings
         ]
+        if self.ended and found.verdict is Verdict.ACCEPTED:
+            lines.append(
+                f"not in the model yet: where it is its target's best, %kforge resume {self.run} "
+                "times it again and measures it there"
+            )
         return "\n".join(lines)
 
 
@@ -78,7 +86,7 @@ def judge_source(
         _check_parent(record, index, parent)
     handed = Handed(index, candidate_from_cell(source, target, language), parent)
     if conductor is None or not conductor.alive:
-        return KernelVerdict(index, one_more(record, handed, allow_host_code), record.name)
+        return KernelVerdict(index, one_more(record, handed, allow_host_code), record.name, True)
     if language == "cuda_extension" and not conductor.options.allow_host_code:
         raise BadInput(
             f"run {record.name} is searching and was begun without --allow-host-code: wait until "

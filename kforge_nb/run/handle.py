@@ -58,8 +58,9 @@ class Run(RunView):
         if self._alive and self._live.control.paused:
             parts[0] += " (paused)"
         if data["state"] in ACTIVE:
-            of = f" of {progress['budget']}" if progress.get("budget") else ""
-            parts.append(f"{progress.get('judged', 0)}{of} candidates judged")
+            judged, budget = progress.get("judged", 0), progress.get("budget")
+            of_all = f"{judged} of {words.count(budget or 0, 'candidate')} judged"
+            parts.append(of_all if budget else f"{words.count(judged, 'candidate')} judged")
             parts.append(progress.get("message") or "")
             parts += self._left()
             parts += [*self._held(), *self._asked()]

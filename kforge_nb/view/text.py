@@ -35,7 +35,9 @@ def _headline(document: Document) -> str:
         compared[-1] += f", {words.time(before)} → {words.time(after)}"
     lines += [f"  {line}" for line in compared]
     if not compared and not lead.nothing_won and lead.estimate is not None:
-        lines.append(f"  {words.ratio(lead.estimate)} estimated, not yet measured in the model")
+        estimated = f"{words.ratio(lead.estimate)} estimated, not yet measured in the model"
+        none = f"no candidate is faster{' so far' if facts.running(document) else ''}"
+        lines.append(f"  {estimated if lead.estimate > 1 else none}")
     advice = document["recommendation"]
     if advice and advice["rest"] == "none":
         lines.append(f"  the guard recommends to leave the model alone: {advice['reason']}")

@@ -74,9 +74,11 @@ def time(us: float | None) -> str:
         return NONE
     if us < 1:
         return f"{us * 1000:.0f} ns"
-    if us < 10_000:
+    if us < 1000:
         return f"{us:.1f} µs" if us < 100 else f"{us:.0f} µs"
-    return f"{us / 1000:.1f} ms" if us < 10_000_000 else f"{us / 1e6:.1f} s"
+    if us < 1_000_000:
+        return f"{us / 1000:.2f} ms" if us < 10_000 else f"{us / 1000:.1f} ms"
+    return f"{us / 1e6:.2f} s" if us < 10_000_000 else f"{us / 1e6:.1f} s"
 
 
 def change(us: float | None) -> str:

@@ -83,6 +83,21 @@ def test_undo_leaves_a_later_compile_alone(guarded, x):
     check(model, twin, x)
 
 
+def test_an_installation_claims_no_kernel_in_place_that_is_not(block, accept, x):
+    """A model that the kernels were not made for says so once it has been called."""
+    other, accepted = torch.nn.Linear(64, 64), accept(block, x)
+    with apply([other], accepted) as applied:
+        assert (
+            repr(applied) == "<Applied to Linear: 3 kernels that wait for the first call, active>"
+        )
+        with torch.no_grad():
+            other(x)
+        assert repr(applied) == "<Applied to Linear: 0 of 3 kernels in place, active>"
+    with apply([block], accepted[:1]) as applied, torch.no_grad():
+        block(x)
+        assert ": 1 kernel, active>" in repr(applied)
+
+
 def test_undo_in_any_order(block, accept, x):
     """Two installations undone in the wrong order leave nothing behind."""
     accepted = accept(block, x)

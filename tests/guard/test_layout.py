@@ -17,7 +17,7 @@ from kforge_nb.guard.decider import Decider
 from kforge_nb.guard.laid_out import LAYOUT
 from kforge_nb.guard.measure import Timer
 from kforge_nb.guard.registry import Registry
-from kforge_nb.guard.report import GuardReport, Whole
+from kforge_nb.guard.report import Whole
 from kforge_nb.guard.stage import Stage
 from kforge_nb.guard.stored import StoredBackend
 from kforge_nb.judge.evaluation import Comparison
@@ -124,8 +124,8 @@ def test_a_graph_that_needs_a_gradient_is_left_alone(model, x, kernel, seen):
     assert model.one.weight.grad is not None
 
 
-def test_the_layout_alone_is_a_side_of_the_measurement(model, x, kernel):
-    """Without kernels the model is measured as it is and laid out; the row is told in words."""
+def test_the_layout_alone_is_a_side_of_the_measurement(model, x, kernel, monkeypatch):
+    """Without kernels the model is measured as it is and laid out, also against one another."""
     with torch.no_grad():
         calls = watch(lambda: model(x)).calls
     decider = Decider(calls, [kernel], Timer.of(1.0), None, (), 0)
@@ -136,21 +136,28 @@ def test_the_layout_alone_is_a_side_of_the_measurement(model, x, kernel):
     assert [turns(gm) for gm in graphs] == [0, 1, 1]
     assert graphs[0] is site.gm
     stage = Stage("eager", switched, kept)
-    samples = decider._whole_samples(stage)
-    rows = {row.against: row.comparison for row in decider._rows(stage, samples)}
-    assert set(rows) == {"empty", "eager", "layout"}
+    monkeypatch.setattr(decider, "_left_out", lambda *_: None)  # whatever this machine is busy with
+    monkeypatch.setattr(decider, "_loses", lambda *_: False)
+    decider.weigh(stage)
+    assert {row.against for row in stage.whole} == {"empty", "eager", "layout"}
+    assert stage.laid_out is not None
+    assert stage.laid_out.ours_samples_us == stage.against("layout").against_samples_us
+    assert stage.laid_out.against_samples_us == stage.against("empty").against_samples_us
     assert frozenset({LAYOUT}) in site._built  # and not measured as the rest without kernels
 
 
 def test_what_the_layout_brings_is_told():
     """The gain of a rest is split into the layout's part and the kernels'."""
-    rows = [
-        Whole("guarded", "eager", side, Comparison(side, ratio, ratio - 0.1, ratio + 0.1, 9, 1, 1))
-        for side, ratio in (("empty", 3.0), ("eager", 3.1), ("layout", 2.0))
-    ]
-    (text,) = _layout_told(GuardReport([], rows, None, "eager", ""))
-    assert "without any kernel, the model runs at 1.50× of this rest" in text
-    assert _layout_told(GuardReport([], rows[:2], None, "eager", "")) == []
+    against = {
+        side: Comparison(side, ratio, ratio - 0.1, ratio + 0.1, 9, 1, 1)
+        for side, ratio in (("empty", 3.0), ("layout", 2.0), ("alone", 1.5))
+    }
+    rows = [Whole("guarded", "eager", side, against[side]) for side in ("empty", "layout")]
+    stage = Stage("eager", None, frozenset(), rows, laid_out=against["alone"])
+    (text,) = _layout_told([stage])
+    assert "without any kernel, the model runs at 1.50× (1.40 to 1.60) of this rest" in text
+    assert text.endswith("the kernels give 2.00× (1.90 to 2.10) on top of that")
+    assert _layout_told([Stage("eager", None, frozenset(), rows[:1])]) == []
 
 
 def test_a_registry_keeps_the_layout(model, x, kernel, seen, tmp_path):

@@ -59,8 +59,11 @@ def test_a_gain_that_may_be_chance_is_not_recommended():
 
 
 def test_a_rest_that_was_asked_for_is_taken():
-    """Whoever names a rest gets it; its figure tells what it is worth."""
-    assert recommended(stage("eager", CHANCE), rest="eager")[0] == "eager"
+    """Whoever names a rest gets it; its figure tells what it is worth, and no gain is called so."""
+    rest, why = recommended(stage("eager", CHANCE), rest="eager")
+    assert rest == "eager"
+    assert "1.02× (0.98 to 1.06) of the untouched model, which is no sure gain; this rest" in why
+    assert "no sure gain" not in recommended(stage("eager", SURE), rest="eager")[1]
 
 
 @pytest.mark.parametrize(
@@ -81,7 +84,7 @@ def test_a_sure_gain_goes_before_a_larger_guess():
     """1.1 for sure is recommended where 1.3 may be chance."""
     rest, why = recommended(stage("eager", SURE, SURE), stage("inductor", (0.9, 1.3, 1.8)))
     assert rest == "eager"
-    assert "inductor 1.300×" in why
+    assert "inductor 1.30× (0.90 to 1.80)" in why
 
 
 def test_a_rest_without_kernels_says_so():
@@ -99,7 +102,7 @@ def test_a_faster_rest_with_a_worse_output_is_named():
     for taken, expected in ((SURE, "eager"), (CHANCE, "none"), (SLOW, "none")):
         rest, why = recommended(stage("eager", taken), wrong)
         assert rest == expected
-        assert "inductor, 1.600×, is not taken: its output has 1.210× eager's own error" in why
+        assert "inductor, 1.60× (1.50 to 1.70), is not taken: its output has 1.210×" in why
         assert "the others" not in why
     rest, why = recommended(wrong)
     assert rest == "none"

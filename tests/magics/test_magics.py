@@ -111,6 +111,8 @@ def test_as_takes_over_the_name_of_an_earlier_result(shell, profile, capsys):
         ("kernel", "say which target"),
         ("kernel --target 1 --backend cupyraw", "(did you mean 'cupy_raw'?)"),
         ("profile", "nothing to run"),
+        ("judge", "arguments are required: path (%kforge judge --help lists all)"),
+        ("optimize --budget", "--budget: expected one argument (%kforge optimize --help"),
         ("export tr out.docx", "NAME.kforge.json or as a page NAME.html, not as 'out.docx'"),
     ],
 )
@@ -204,6 +206,9 @@ def test_help_is_made_from_the_options(shell, capsys):
 
     for words in ("--budget", "--max-cost", "at most so many candidates are judged", "--as"):
         assert words in out
+    out, err, _ = run_cell(shell, capsys, "%kforge judge --help")  # without the file it needs
+    assert "--claim" in out
+    assert err == ""
 
 
 @pytest.mark.parametrize("line", ["--help", "-h", "help"])
@@ -365,6 +370,9 @@ def test_a_run_is_written_by_its_name_and_only_as_what_can_be_read(shell, capsys
     out, _, _ = run_cell(shell, capsys, "%kforge export unet.html")
     assert out.startswith("wrote run tr to ")
     assert (tmp_path / "unet.html").is_file()
+    out, _, _ = run_cell(shell, capsys, "%kforge export tr --redact between.kforge.json")
+    assert out.startswith("wrote run tr to ")
+    assert (tmp_path / "between.kforge.json").is_file()
     _, err, _ = run_cell(shell, capsys, "%kforge export nosuch.docx")
     assert "no run named 'nosuch.docx'" in err
     assert "NAME.kforge.json or as a page NAME.html" in err

@@ -57,17 +57,47 @@ def test_a_layout_that_is_faster_is_taken_and_told(workload, times):
 
 
 @pytest.mark.parametrize(
-    ("changed", "whole_us"),
-    [({"channels_last": 960.0, "turn": 0.0}, 1000.0), ({"turn": 490.0}, 20_000.0), ({}, 200_000.0)],
-    ids=["the convolutions gain nothing", "the turns take it", "it is nothing to the whole"],
+    ("changed", "whole_us", "why"),
+    [
+        (
+            {"channels_last": 960.0, "turn": 0.0},
+            1000.0,
+            "the convolutions are not surely faster channels-last",
+        ),
+        ({"turn": 490.0}, 20_000.0, "less than 3% of a run would be saved (0.2%)"),
+        ({"turn": 600.0}, 20_000.0, "turning inputs and outputs takes what it would save"),
+        ({}, 200_000.0, "less than 3% of a run would be saved (0.9%)"),
+    ],
+    ids=["nothing gained", "the turns leave too little", "the turns take all", "a small part"],
 )
-def test_a_layout_without_a_sure_gain_is_left(workload, times, changed, whole_us):
-    """Each condition alone keeps the model as it is; the figures are told all the same."""
+def test_a_layout_without_a_sure_gain_is_left(workload, times, changed, whole_us, why):
+    """Each condition alone keeps the model as it is; the figures and the reason are told."""
     times.update(changed)
     choose_layout(workload, "auto", whole_us, 0.1)
     assert workload.layout == "keep"
     assert strides(workload) == (1024, 256, 16, 1)
-    assert workload.notes[-1].endswith("the model stays as it is laid out")
+    assert workload.notes[-1].endswith(f"the model stays as it is laid out: {why}")
+
+
+def test_timings_that_disagree_are_told_with_their_spread(workload, monkeypatch):
+    """A gain that only one of two timings shows is not taken, and the figures say how far apart."""
+    looks = iter(
+        [{"keep": 2500.0, "channels_last": 500.0}, {"keep": 500.0, "channels_last": 500.0}]
+    )
+
+    def timed(works, _seconds):
+        sides = next(looks)
+        sides |= {"channels_last": 500.0, "turn": 50.0}
+        return [sides[work.side] for work in works]
+
+    monkeypatch.setattr(layout, "_timed", timed)
+    choose_layout(workload, "auto", 20_000.0, 0.1)
+    assert workload.layout == "keep"
+    assert workload.notes == [
+        "convolutions take 2 to 10 ms as they are and 2 ms channels-last, turning inputs and "
+        "outputs 0.2 ms; the model stays as it is laid out: only 1 of 2 timings shows a gain worth "
+        "having"
+    ]
 
 
 def test_auto_really_times_both_layouts(workload):
@@ -111,6 +141,11 @@ def test_what_cannot_be_laid_out_is_told(workload):
     choose_layout(needing, "channels_last", 0.0, 0.0)
     assert needing.layout == "keep"
     assert any("is not laid out channels-last: a gradient" in note for note in needing.notes)
+    without = capture_graphs(watch(torch.no_grad()(lambda: nn.Linear(4, 4)(torch.randn(2, 4)))))
+    choose_layout(without, "channels_last", 0.0, 0.0)
+    assert without.notes == [
+        "no convolution of images is called, so --layout channels_last does nothing"
+    ]
 
 
 def test_the_option_has_three_values():

@@ -14,7 +14,7 @@ from torch import nn
 from kforge_nb.errors import BadInput
 from kforge_nb.profile.believing import is_crowded
 from kforge_nb.profile.cost import flops_of, moved_bytes
-from kforge_nb.profile.elsewhere import elsewhere
+from kforge_nb.profile.elsewhere import elsewhere, overfull
 from kforge_nb.profile.measuring import Measured
 from kforge_nb.profile.profile import profile
 from kforge_nb.profile.table import Profile, Row
@@ -298,6 +298,12 @@ def test_what_no_row_has_is_split_into_waiting_and_computing(shares, wall, devic
     else:
         assert (found.rows, found.waiting, found.computing) == pytest.approx(parts)
         assert found.rows + found.share == pytest.approx(1.0)
+
+
+def test_rows_that_are_more_than_a_run_are_told():
+    """Shares that add up to six runs are no shares, and whoever adds them up is told why."""
+    assert "add up to 588% of a run" in overfull([0.9, 0.9, 4.08, None])
+    assert overfull([0.6, 0.45, None]) is None
 
 
 def test_everything_else_is_a_line_of_the_table_and_a_note(profiled):

@@ -24,7 +24,7 @@ def test_a_budget_of_nothing_is_refused_before_the_cell_runs(tmp_path):
 
 
 def test_a_dry_run_that_costs_nothing_names_no_dollars_and_counts_up(home, monkeypatch):
-    """Targets stand in the order of their numbers, whichever of them would be searched."""
+    """Targets in the order of their numbers; what the profile noted, and options without effect."""
 
     def timed(targets, _note, _seconds):
         return [Measured(100.0 + 50.0 * i, 1) for i, _ in enumerate(targets)]
@@ -34,8 +34,17 @@ def test_a_dry_run_that_costs_nothing_names_no_dollars_and_counts_up(home, monke
     parts = torch.nn.Softmax(-1), torch.nn.Linear(64, 64), torch.nn.LayerNorm(64)
     model, x = torch.nn.Sequential(*parts).eval(), torch.randn(8, 64)
     with torch.inference_mode():
-        found = kforge_nb.optimize(lambda: model(x), dry_run=True, target="softmax")
+        found = kforge_nb.optimize(
+            lambda: model(x),
+            dry_run=True,
+            target="softmax",
+            show_prompt=True,
+            layout="channels_last",
+        )
     assert isinstance(found, DryRun)
+    for told in (repr(found), found._repr_html_()):
+        assert "--show-prompt has nothing to show: --proposer recipes sends no prompts" in told
+        assert "so --layout channels_last does nothing" in told
     assert repr(found).splitlines()[0].endswith("would be judged, at no cost")
     assert [index for index, _, _ in found.rows] == ["0", "1", "2"]
     assert found.rows[2][1] == "softmax"

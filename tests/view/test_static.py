@@ -168,6 +168,19 @@ def test_where_nothing_won_the_headline_is_no_gain(document):
     assert "nothing won inside the model, so every target stays original" in summary(document)
 
 
+@pytest.mark.parametrize(
+    ("state", "words"), [("stopped", "faster"), ("searching", "faster so far")]
+)
+def test_a_run_that_found_nothing_estimates_nothing(document, state, words):
+    """An estimate of 1.00× would look like a figure of something."""
+    document |= {"state": state, "decisions": [], "whole": [], "recommendation": None}
+    for node in document["nodes"]:
+        node["verdict"] = "slower"
+    told = summary(document)
+    assert f"\n  no candidate is {words}\n" in told
+    assert "estimated" not in told
+
+
 def test_an_interval_that_holds_1_is_no_gain(document):
     """However large the middle is, a page that is read by others claims no more than was shown."""
     for row in document["whole"]:

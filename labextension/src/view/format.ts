@@ -18,9 +18,9 @@ export function interval(low: number | null | undefined, high: number | null | u
 export function time(us: number | null | undefined): string {
   if (us == null) return NONE;
   if (us < 1) return `${(us * 1000).toFixed(0)} ns`;
-  if (us < 10_000) return `${us < 100 ? us.toFixed(1) : us.toFixed(0)} µs`;
-  if (us < 10_000_000) return `${(us / 1000).toFixed(1)} ms`;
-  return `${(us / 1_000_000).toFixed(1)} s`;
+  if (us < 1000) return `${us.toFixed(us < 100 ? 1 : 0)} µs`;
+  if (us < 1_000_000) return `${(us / 1000).toFixed(us < 10_000 ? 2 : 1)} ms`;
+  return `${(us / 1_000_000).toFixed(us < 10_000_000 ? 2 : 1)} s`;
 }
 
 /** A difference of times with its sign: `−4.7 ms`. */
