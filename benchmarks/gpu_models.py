@@ -8,7 +8,8 @@ non-vendor nodes. The stages are the product's own profile; its own ``optimize``
 picked by hand; the whole model in every way a user could run it, interleaved in one process, and
 its listed targets alone; and fidelity against float64. Each stage of each model is a child process
 with a time limit of its own; what it leaves in the state folder is kept, also when it is stopped,
-and a stage that is done there is not run again. ``--device cpu`` runs tiny copies of the models.
+and a stage that is done there is not run again. ``--device cpu`` runs tiny copies of the models,
+with ``--size deep`` all layers of them: graphs of the real number of nodes, next to no arithmetic.
 
 Exit status 1: a bar that this report can answer is missed (only at real size); 2: there is no GPU.
 """
@@ -42,7 +43,7 @@ def _report(options: argparse.Namespace, lines: Sequence[str]) -> dict[str, Any]
     """The report as far as it has come."""
     places: Places = options.places
     rows = [row for name in options.models for row in rows_of(places, name)]
-    if not options.list and size_for(options.device) == "real":
+    if not options.list and size_for(options.device, options.size) == "real":
         rows += bar_rows(rows, options.models)
     notes = [*lines, *_notes(places, options.models)]
     return make_report("gpu_models", rows, notes=notes, gpu=_gpu(places, options.models))
@@ -82,6 +83,7 @@ def _options() -> argparse.Namespace:
     add("--models", nargs="*", default=list(CASES), choices=list(CASES), metavar="NAME")
     add("--stage", nargs="*", default=list(STAGES), choices=STAGES)
     add("--device", default="cuda", help="cuda, cuda:N, or cpu for tiny models")
+    add("--size", default="", choices=("real", "deep", "tiny"), help="without: as the device asks")
     add("--state", type=Path, help="folder of results, to go on with later")
     add("--work", type=Path, help="folder of stores and caches, in the state folder if left out")
     add("--time-limit", type=float, default=520.0, help="s for one stage of one model")

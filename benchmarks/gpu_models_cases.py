@@ -2,9 +2,10 @@
 
 ``build(name, size, device)`` gives a model with seeded random weights and the call that is timed.
 Real size is in the paper's precision (the first dtype of a case); tiny is float32 and small enough
-for a CPU in a test. Nothing is downloaded. A decode step starts from the same position each time:
-the counters of its static cache are set back before the call, by one small kernel on every side
-that is timed.
+for a CPU in a test. Deep is in between: all layers of the real model, each a few numbers wide, so
+that a CPU goes through graphs of the real number of nodes. Nothing is downloaded. A decode step
+starts from the same position each time: the counters of its static cache are set back before the
+call, by one small kernel on every side that is timed.
 """
 
 from __future__ import annotations
@@ -22,7 +23,7 @@ from benchmarks.models import Case
 
 __all__ = ["CASES", "Size", "Spec", "build", "size_for"]
 
-Size = Literal["real", "tiny"]
+Size = Literal["real", "deep", "tiny"]
 PREFILL = 1024
 DECODE_ROOM = 64
 TINY_PREFILL = 96
@@ -43,8 +44,10 @@ class Spec:
     direct: bool = False
 
 
-def size_for(device: str) -> Size:
-    """Real size on a GPU, tiny on a CPU."""
+def size_for(device: str, asked: str = "") -> Size:
+    """The size that was asked for; without one real on a GPU and tiny on a CPU."""
+    if asked in ("real", "deep", "tiny"):
+        return asked
     return "real" if device.startswith("cuda") else "tiny"
 
 
@@ -53,7 +56,7 @@ def build(name: str, size: Size = "real", device: str = "cuda") -> Case:
     if name not in CASES:
         raise KeyError(f"no model {name!r}; known: {', '.join(CASES)}")
     spec = CASES[name]
-    dtype = spec.dtype if size == "real" else torch.float32
+    dtype = torch.float32 if size == "tiny" else spec.dtype
     torch.manual_seed(0)
     with torch.device(device), _default_dtype(dtype if spec.direct else torch.float32):
         case = spec.make(size)
@@ -94,7 +97,7 @@ class _Inputs:
 
 def _resnet(batch: int, size: Size) -> Case:
     real = size == "real"
-    model, images = _resnet_model(real), _floats(batch if real else 2, 3, *(224, 224))
+    model, images = _resnet_model(size), _floats(batch if real else 2, 3, *(224, 224))
     if not real:
         images = images[:, :, :64, :64].contiguous()
     _set_statistics(model, images)
@@ -107,16 +110,17 @@ def _resnet(batch: int, size: Size) -> Case:
     return Case(f"resnet50-b{batch}", model, run)
 
 
-def _resnet_model(real: bool) -> nn.Module:
+def _resnet_model(size: Size) -> nn.Module:
     """Torchvision's ResNet-50 where torchvision is there, else the same net of transformers."""
     try:
         from torchvision.models.resnet import Bottleneck, ResNet
     except ImportError:
         from transformers import ResNetConfig, ResNetForImageClassification
 
-        small = {"hidden_sizes": [16, 32, 48, 64], "depths": [1, 1, 1, 1], "embedding_size": 16}
-        return ResNetForImageClassification(ResNetConfig(**({} if real else small)))
-    return ResNet(Bottleneck, [3, 4, 6, 3] if real else [1, 1, 1, 1])
+        small: dict[str, Any] = {"hidden_sizes": [16, 32, 48, 64], "embedding_size": 16}
+        small |= {"depths": [1, 1, 1, 1]} if size == "tiny" else {}
+        return ResNetForImageClassification(ResNetConfig(**({} if size == "real" else small)))
+    return ResNet(Bottleneck, [1, 1, 1, 1] if size == "tiny" else [3, 4, 6, 3])
 
 
 def _set_statistics(model: nn.Module, images: torch.Tensor) -> None:
@@ -134,7 +138,8 @@ def _sd35(size: Size) -> Case:
     from diffusers import SD3Transformer2DModel
 
     real = size == "real"
-    layers, heads, side, words = (24, 24, 128, 333) if real else (2, 2, 16, 24)
+    layers = 2 if size == "tiny" else 24
+    heads, side, words = (24, 128, 333) if real else (2, 16, 24)
     model = SD3Transformer2DModel(
         sample_size=128 if real else 16,
         patch_size=2,
@@ -147,7 +152,7 @@ def _sd35(size: Size) -> Case:
         pooled_projection_dim=2048 if real else 64,
         out_channels=16,
         pos_embed_max_size=384 if real else 32,
-        dual_attention_layers=tuple(range(13)) if real else (0,),
+        dual_attention_layers=(0,) if size == "tiny" else tuple(range(13)),
         qk_norm="rms_norm",
     )
     inputs = _Inputs(
@@ -169,7 +174,7 @@ def _vae(size: Size) -> Case:
         block_out_channels=(128, 256, 512, 512) if real else (32, 32, 64, 64),
         down_block_types=("DownEncoderBlock2D",) * 4,
         up_block_types=("UpDecoderBlock2D",) * 4,
-        layers_per_block=2 if real else 1,
+        layers_per_block=1 if size == "tiny" else 2,
         latent_channels=16,
         norm_num_groups=32 if real else 8,
         use_quant_conv=False,
@@ -188,8 +193,7 @@ def _gemma4(size: Size, attention: str, *, decode: bool = False) -> Case:
     from transformers import Gemma4ForCausalLM, Gemma4TextConfig
 
     real = size == "real"
-    layers = 35 if real else 6
-    period = 5 if real else 3
+    layers, period, shared = (6, 3, 3) if size == "tiny" else (35, 5, 20)
     kinds = ["full_attention" if i % period == period - 1 else "sliding_attention"
              for i in range(layers)]  # fmt: skip
     config = Gemma4TextConfig(
@@ -202,7 +206,7 @@ def _gemma4(size: Size, attention: str, *, decode: bool = False) -> Case:
         global_head_dim=512 if real else 64,
         sliding_window=512 if real else 32,
         layer_types=kinds,
-        num_kv_shared_layers=20 if real else 3,
+        num_kv_shared_layers=shared,
         use_double_wide_mlp=True,
         hidden_size_per_layer_input=256 if real else 16,
         vocab_size=262_144 if real else 512,
@@ -226,7 +230,8 @@ def _qwen35(size: Size, *, decode: bool = False) -> Case:
              "linear_key_head_dim": 32, "linear_value_head_dim": 32}  # fmt: skip
     full = {"hidden_size": 2560, "intermediate_size": 9216, "num_hidden_layers": 32,
             "num_attention_heads": 16, "num_key_value_heads": 4}  # fmt: skip
-    config = Qwen3_5TextConfig(**(full if size == "real" else small))
+    sizes = {"real": full, "deep": small | {"num_hidden_layers": 32}, "tiny": small}
+    config = Qwen3_5TextConfig(**sizes[size])
     name = f"qwen35-4b-{'decode' if decode else 'prefill'}"
     return _language(name, Qwen3_5ForCausalLM(config), size, decode=decode)
 
@@ -239,14 +244,15 @@ def _qwen35_moe(size: Size, *, decode: bool = False) -> Case:
              "linear_num_key_heads": 2, "linear_num_value_heads": 4, "linear_key_head_dim": 32,
              "linear_value_head_dim": 32, "num_experts": 8, "num_experts_per_tok": 2,
              "moe_intermediate_size": 32, "shared_expert_intermediate_size": 32}  # fmt: skip
-    config = Qwen3_5MoeTextConfig(**({} if size == "real" else small))
+    sizes = {"real": {}, "deep": small | {"num_hidden_layers": 40}, "tiny": small}
+    config = Qwen3_5MoeTextConfig(**sizes[size])
     name = f"qwen35-35b-{'decode' if decode else 'prefill'}"
     return _language(name, Qwen3_5MoeForCausalLM(config), size, decode=decode)
 
 
 def _language(name: str, model: Any, size: Size, *, decode: bool) -> Case:
     """Prefill of a prompt without a cache, or one step on a static cache that holds the prompt."""
-    length = PREFILL if size == "real" else TINY_PREFILL
+    length = TINY_PREFILL if size == "tiny" else PREFILL
     vocabulary = int(model.config.vocab_size)
     drawn = torch.randint(
         0, vocabulary, (1, length + 1), generator=torch.Generator().manual_seed(1), device="cpu"

@@ -23,6 +23,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("model", choices=list(CASES))
     parser.add_argument("stage")
     parser.add_argument("--device", required=True)
+    parser.add_argument("--size", default="")
     parser.add_argument("--state", type=Path, required=True)
     parser.add_argument("--work", type=Path, required=True)
     parser.add_argument("--limit", type=float, required=True, help="seconds for this stage")
@@ -44,7 +45,7 @@ def main() -> int:
     """Run the stage; its results are in the state folder."""
     options = _options()
     name, device = options.model, options.device
-    size, places = size_for(device), Places(options.state, options.work)
+    size, places = size_for(device, options.size), Places(options.state, options.work)
     stage, _, side = options.stage.partition(".")
     if stage == "profile":
         profile_stage(name, size, device, places)
@@ -56,7 +57,7 @@ def main() -> int:
             options.baseline,
             options.candidates,
         )
-        search_stage(name, size, device, places, budget)
+        search_stage(name, size, device, places, budget, options.limit)
     elif stage == "ahead":
         ahead_stage(name, side, size, device, places)
     elif stage == "time":

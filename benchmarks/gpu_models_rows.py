@@ -20,6 +20,10 @@ def rows_of(places: Places, name: str, *, listed: bool = True) -> list[Row]:
     searched = places.read(name, "search")
     if searched.get("decisions") is not None:
         rows += _search_rows(searched, name)
+    elif searched:
+        text = f"{name}: search did_not_finish ({searched.get('step', 'starting')})"
+        rows.append(measure_row(text, sum(searched["seconds"].values()), "s", model=name))
+        rows += _judging_rows(searched, name)
     rows += _ops_rows(places.read(name, "ops"), name)
     timed = places.read(name, "time")
     rows += list(_time_rows(timed, searched, name))

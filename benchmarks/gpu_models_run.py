@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from signal import SIGKILL
 
+from benchmarks.gpu_models_cases import size_for
 from benchmarks.gpu_models_kernels import without_kernels
 from benchmarks.gpu_models_sides import MODES, ahead_of
 from benchmarks.gpu_models_state import Body, Places, waited
@@ -192,6 +193,7 @@ def _why(log: str) -> str:
 def _words(name: str, stage: str, options: argparse.Namespace) -> Sequence[str]:
     given = {
         "--device": options.device,
+        "--size": size_for(options.device, options.size),
         "--state": options.places.state,
         "--work": options.places.work,
         "--search-time": options.search_time,

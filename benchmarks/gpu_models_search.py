@@ -5,25 +5,33 @@ The run's store stays in the state folder. A run that was broken off is gone on 
 
 from __future__ import annotations
 
+import math
 import re
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from benchmarks.gpu_models_cases import Size, build
 from benchmarks.gpu_models_profile import target_bodies, workload_of
 from benchmarks.gpu_models_state import Body, Places, StageFile
+from kforge_nb.options import OptimizeOptions
+from kforge_nb.run.confirming import again_s
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from kforge_nb.run.handle import Run
 
-__all__ = ["Budget", "Diary", "follow", "search_stage"]
+__all__ = ["Budget", "Diary", "fitted", "follow", "search_stage"]
 
 CANDIDATES = 4000
 LINES = 200
+BEFORE_S = 45.0
+"""What a run may take before it searches, where the model's profile does not tell."""
+LATE_S = 45.0
+"""Seconds by which a guard may end late, with what comes after it."""
+LEAST_S = 10.0
 LOOK_S = 3.0
 """Seconds between two looks at what a run is doing."""
 
@@ -39,12 +47,41 @@ class Budget:
     candidates: int = CANDIDATES
 
 
-def search_stage(name: str, size: Size, device: str, places: Places, budget: Budget) -> None:
-    """Run ``kforge_nb.optimize`` on one model and write down what came of it."""
+def fitted(budget: Budget, left: float, before: float) -> Budget:
+    """As much search and guard as ``left`` seconds have room for, ``before`` being taken by others.
+
+    A run that is broken off in its guard has decided nothing, so both are made shorter instead.
+    """
+    asked = budget.search + again_s(OptimizeOptions(time_limit=budget.search)) + budget.guard
+    part = min(1.0, max(left - before - LATE_S, 0.0) / max(asked, 1e-9))
+    if part == 1.0:
+        return budget
+    shorter = {"search": part * budget.search, "guard": part * budget.guard}
+    return replace(budget, **{what: round(max(LEAST_S, s), 1) for what, s in shorter.items()})
+
+
+def _before(profiled: Body) -> float:
+    """Seconds until a run searches, as the profile stage took them."""
+    if not profiled.get("done"):
+        return BEFORE_S
+    seconds = profiled["seconds"]
+    return float(sum(seconds.get(step, 0.0) for step in ("watch", "capture", "profile")))
+
+
+def search_stage(
+    name: str, size: Size, device: str, places: Places, budget: Budget, limit: float = math.inf
+) -> None:
+    """Run ``kforge_nb.optimize`` on one model and write down what came of it.
+
+    ``limit`` is when this process will be ended, seconds from now: the run is made to fit.
+    """
+    end = time.monotonic() + limit
     stage = StageFile(places, name, "search")
-    stage.put(size=size, budget=[budget.search, budget.guard, budget.rest, budget.baseline])
+    stage.put(size=size)
     with stage.step("build"):
         case = build(name, size, device)
+    budget = fitted(budget, end - time.monotonic(), _before(places.read(name, "profile")))
+    stage.put(budget=[budget.search, budget.guard, budget.rest, budget.baseline])
     with stage.measuring("optimize"):
         with stage.step("profile"):  # what a run does before it searches in the background
             run = _run(name, workload_of(case), str(places.store(name)), budget)

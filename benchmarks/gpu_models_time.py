@@ -17,7 +17,7 @@ import torch
 from benchmarks.gpu_models_cases import Size, build
 from benchmarks.gpu_models_kernels import Kernels, kernels_of, without_kernels
 from benchmarks.gpu_models_sides import EAGER, Sides, ahead_of, all_sides
-from benchmarks.gpu_models_state import Places, StageFile
+from benchmarks.gpu_models_state import Body, Places, StageFile
 from benchmarks.timing import interleave
 
 __all__ = ["ahead_stage", "time_stage", "wanted_sides"]
@@ -28,6 +28,13 @@ TIMING_SHARE = 0.35
 RESERVE_SHARE = 0.15
 """At most so much of what the stage has left goes to timing, and to what is kept beside it."""
 SAMPLE_S = 0.004
+TIME_OVER = "not prepared: the time was over"
+"""Why a side is left out; a stage with such sides is not done, and a later call runs it again."""
+FIRST, QUICK_S = 2, 2.0
+"""So many sides beside eager are timed for so long before the others are prepared."""
+LONGER = 1.5
+"""A side is prepared only where so many times the longest preparation so far still fits."""
+_FIGURES = ("samples", "differences", "kernels", "decided", "told", "left_out", "peak_gb")
 
 
 def wanted_sides(places: Places, name: str, device: str, only: Sequence[str] = ()) -> list[str]:
@@ -70,31 +77,41 @@ def time_stage(
     """
     end = time.monotonic() + limit
     stage = StageFile(places, name, "time")
-    stage.put(size=size, left_out={}, sides={})
+    stage.put(**{k: v for k, v in places.read(name, "time").items() if k in _FIGURES})
+    stage.put(size=size, sides={})
     with stage.step("build"):
         case = build(name, size, device)
         sides = Sides(case, kernels_of(places, name), device)
     wanted = wanted_sides(places, name, device, only)
     left_out = _not_compiled(places, name, wanted) if need_ahead else {}
     seconds, until = _shares(end - time.monotonic(), seconds)
-    left_out |= _prepare(sides, stage, [s for s in wanted if s not in left_out], until)
+    early = [s for s in wanted if s not in left_out]
+    first, later = early[: 1 + FIRST], early[1 + FIRST :]
+    left_out |= _prepare(sides, stage, first, until)
+    if later and not stage.body.get("samples"):  # whatever the others do, these are compared
+        stage.put(left_out=left_out, **_figures(sides, stage, min(QUICK_S, seconds), device))
+    left_out |= _prepare(sides, stage, later, until)
+    seconds = min(seconds, max(0.0, ends - time.monotonic() - RESERVE_S / 2))
+    stage.put(**_figures(sides, stage, seconds, device))
+    sides.leave()
+    stage.put(left_out=left_out, done=TIME_OVER not in left_out.values(), step="done")
+
+
+def _figures(sides: Sides, stage: StageFile, seconds: float, device: str) -> Body:
+    """Samples of all sides that are ready, interleaved, and what else is told of them."""
     calls = {side: sides.side(side) for side in sides.calls}
     want = _floats(calls[EAGER]())
     differences = {side: _difference(want, _floats(call())) for side, call in calls.items()}
     with stage.measuring("time"):
-        samples = _timed(calls, min(seconds, max(0.0, ends - time.monotonic() - RESERVE_S / 2)))
-    sides.leave()
-    stage.put(
-        samples={side: [float(f"{s:.6g}") for s in taken] for side, taken in samples.items()},
-        differences=differences,
-        kernels=sides.installed,
-        decided=sides.decided,
-        told=sides.told,
-        left_out=left_out,
-        peak_gb=_peak_gb(device),
-        done=True,
-        step="done",
-    )
+        samples = _timed(calls, seconds)
+    return {
+        "samples": {side: [float(f"{s:.6g}") for s in taken] for side, taken in samples.items()},
+        "differences": differences,
+        "kernels": dict(sides.installed),
+        "decided": dict(sides.decided),
+        "told": dict(sides.told),
+        "peak_gb": _peak_gb(device),
+    }
 
 
 def _not_compiled(places: Places, name: str, wanted: Sequence[str]) -> dict[str, str]:
@@ -122,8 +139,9 @@ def _prepare(sides: Sides, stage: StageFile, wanted: Sequence[str], end: float) 
     """
     left_out: dict[str, str] = {}
     for side in wanted:
-        if len(sides.calls) > 1 and time.monotonic() > end:
-            left_out[side] = "not prepared: the time was over"
+        took = [s for step, s in stage.body["seconds"].items() if step.startswith("prepare ")]
+        if len(sides.calls) > 1 and time.monotonic() + LONGER * max(took, default=0.0) > end:
+            left_out[side] = TIME_OVER
             continue
         try:
             with stage.step(f"prepare {side}"):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from benchmarks.gpu_models_cases import CASES, build
+from benchmarks.gpu_models_cases import CASES, build, size_for
 
 CHEAP = ("resnet50-b1", "sd35", "vae", "gemma4-prefill-eager", "gemma4-decode",
          "qwen35-4b-prefill", "qwen35-35b-decode")  # fmt: skip
@@ -22,6 +22,16 @@ def test_tiny_models_are_seeded_and_finite(name):
     assert torch.isfinite(outputs[0]).all()
     assert torch.equal(*outputs)
     assert float(outputs[0].std()) > 0
+
+
+def test_a_deep_model_has_the_real_ones_layers_and_few_numbers():
+    """A CPU goes through a graph of the real depth, in the real precision, in next to no time."""
+    case = build("sd35", "deep", "cpu")
+    assert len(case.model.transformer_blocks) == 24
+    assert sum(p.numel() for p in case.model.parameters()) < 3e7
+    assert {p.dtype for p in case.model.parameters()} == {torch.bfloat16}
+    assert size_for("cpu", "deep") == "deep"
+    assert (size_for("cpu"), size_for("cuda:1")) == ("tiny", "real")
 
 
 def test_every_model_of_the_paper_has_a_case_in_its_precision():

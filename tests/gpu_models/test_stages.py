@@ -16,7 +16,8 @@ from benchmarks import gpu_models, gpu_models_run, gpu_models_time
 from benchmarks.gpu_models_cases import build
 from benchmarks.gpu_models_kernels import Kernels
 from benchmarks.gpu_models_profile import profile_stage
-from benchmarks.gpu_models_search import Diary, follow
+from benchmarks.gpu_models_rows import rows_of
+from benchmarks.gpu_models_search import LEAST_S, Budget, Diary, fitted, follow
 from benchmarks.gpu_models_sides import Sides, all_sides
 from benchmarks.gpu_models_state import Places, StageFile, waited
 from benchmarks.gpu_models_time import time_stage
@@ -50,7 +51,8 @@ def options(tmp_path, monkeypatch):
     places.work.mkdir()
     given = {"search_time": 1.0, "guard_time": 1.0, "rest": "auto", "baseline": "eager",
              "candidates": 1, "seconds": 1.0, "sides": [], "ahead": False, "overlap": False,
-             "ops": False, "time_limit": 20.0, "compile_limit": 5.0, "device": "cpu"}  # fmt: skip
+             "ops": False, "time_limit": 20.0, "compile_limit": 5.0, "device": "cpu",
+             "size": ""}  # fmt: skip
     deadline = time.monotonic() + 30.0
     return argparse.Namespace(places=places, deadline=deadline, **given)
 
@@ -297,11 +299,53 @@ def test_where_the_time_is_over_one_side_is_compared_all_the_same():
         sides.calls[side] = []
 
     sides.add = add
-    stage = argparse.Namespace(step=lambda name: nullcontext(), put=lambda **values: None)
+    stage = argparse.Namespace(
+        step=lambda name: nullcontext(), put=lambda **values: None, body={"seconds": {}}
+    )
     wanted = ["eager", "empty-eager", "guarded-eager"]
     left = gpu_models_time._prepare(sides, stage, wanted, time.monotonic() - 1.0)
     assert added == ["eager", "empty-eager"]
     assert left == {"guarded-eager": "not prepared: the time was over"}
+
+
+def test_a_side_that_would_take_too_long_is_not_begun():
+    """Preparing cannot be broken off: what took long before is not begun with little time left."""
+    sides = argparse.Namespace(calls={"eager": [], "empty-eager": []}, add=pytest.fail)
+    stage = argparse.Namespace(body={"seconds": {"build": 90.0, "prepare empty-eager": 40.0}})
+    left = gpu_models_time._prepare(sides, stage, ["guarded-eager"], time.monotonic() + 50.0)
+    assert left == {"guarded-eager": gpu_models_time.TIME_OVER}
+
+
+def test_figures_of_a_first_call_stay_until_a_second_has_its_own(tmp_path, monkeypatch):
+    """A time stage that is gone on with, and then broken off, has lost nothing."""
+    places = Places(tmp_path, tmp_path)
+    StageFile(places, "vae", "time").put(samples={"eager": [1.0]}, left_out={"compile": "late"})
+    monkeypatch.setattr(gpu_models_time, "build", lambda *_: pytest.fail("it is broken off here"))
+    with pytest.raises(pytest.fail.Exception):
+        time_stage("vae", "tiny", "cpu", places, limit=60.0, seconds=1.0)
+    body = places.read("vae", "time")
+    assert body["samples"] == {"eager": [1.0]}
+    assert body["step"] == "build"
+    assert not body["done"]
+
+
+def test_a_search_is_made_to_fit_the_time_that_is_left():
+    """A run that is broken off in its guard has decided nothing."""
+    asked = Budget(60.0, 120.0)
+    assert fitted(asked, 500.0, 40.0) == asked
+    short = fitted(asked, 200.0, 40.0)
+    assert short.search / short.guard == pytest.approx(0.5, rel=0.01)
+    assert 40.0 + short.search + 30.0 + short.guard < 200.0
+    assert fitted(asked, 1.0, 40.0).search == LEAST_S
+
+
+def test_a_search_that_was_broken_off_has_a_row(tmp_path):
+    """What it was doing when its time was over is in the report."""
+    places = Places(tmp_path, tmp_path)
+    StageFile(places, "vae", "search").put(step="optimize: measuring", seconds={"build": 3.0})
+    (row,) = rows_of(places, "vae")
+    assert row["name"] == "vae: search did_not_finish (optimize: measuring)"
+    assert row["value"] == 3.0
 
 
 def test_what_a_run_is_doing_is_told_while_it_goes_on():
