@@ -22,6 +22,7 @@ from kforge_nb.run.benches import Benches, Opener
 from kforge_nb.run.callbook import CallBook
 from kforge_nb.run.control import Control, Handed, Stopped
 from kforge_nb.run.ending import guard_words
+from kforge_nb.run.heap import give_back_heap
 from kforge_nb.run.searching import Search
 from kforge_nb.run.wishes import BY_BUTTON, Wishes
 from kforge_nb.store import document
@@ -200,6 +201,7 @@ class Conductor:
         self._guard_ends = time.monotonic() + self.options.guard_time
         self.say("guarding", guard_words(self.options))
         summary = self.tools.guard(self)
+        give_back_heap()
         return "done", f"{summary}; the search ended because {why}"
 
     def _search(self) -> str:
@@ -215,6 +217,15 @@ class Conductor:
 
     @contextmanager
     def _searching(self) -> Iterator[Search]:
+        """The search with its judge open; what it freed goes back to the system at the end."""
+        try:
+            with self._with_judge() as search:
+                yield search
+        finally:
+            give_back_heap()
+
+    @contextmanager
+    def _with_judge(self) -> Iterator[Search]:
         """The search with its judge open; seconds are kept for a resume."""
         with self.tools.judge(self.record) as judge:
             benches = Benches(judge)
