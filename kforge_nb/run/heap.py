@@ -28,5 +28,5 @@ def give_back_heap() -> bool:
 
 @cache
 def _trim() -> Any:
-    """glibc's ``malloc_trim``, or None."""
+    """The C library's ``malloc_trim``, or None."""
     return getattr(ctypes.CDLL(None), "malloc_trim", None)
