@@ -32,6 +32,8 @@ BUILD_S = 25.0
 """What a child may take beside that, to start and to build the model."""
 AHEAD_SHARE = 0.5
 """So much of the time that is left compiling ahead may take, or nothing would be timed."""
+SEARCH_SHARE = 0.7
+"""So much of the time that is left a search may take where its result is to be timed as well."""
 LOOK_S = 0.5
 """Seconds between two looks at whether a child waits for the device."""
 UNFINISHED = "did_not_finish"
@@ -56,7 +58,8 @@ def run_stages(
             early = pool.submit(_ahead, name, options, tell, guarded=False)
         for stage in stages:
             if stage != "time":
-                tell(_one(name, stage, options))
+                more = stage == "search" and "time" in stages
+                tell(_one(name, stage, options, share=SEARCH_SHARE if more else 1.0))
                 continue
             if early is not None:
                 early.result()
@@ -67,13 +70,20 @@ def run_stages(
                 tell(_one(name, "ops", options))
 
 
-def _one(name: str, stage: str, options: argparse.Namespace, most: float | None = None) -> str:
+def _one(
+    name: str,
+    stage: str,
+    options: argparse.Namespace,
+    most: float | None = None,
+    share: float = 1.0,
+) -> str:
+    """Run one stage, within ``most`` seconds and this share of what the call has left."""
     places: Places = options.places
     if places.read(name, stage).get("done"):
         return f"{name} {stage}: done before"
     with _large if name.startswith(LARGE) else nullcontext():
         start = time.monotonic()
-        limit = min(most or options.time_limit, options.deadline - start - GRACE_S)
+        limit = min(most or options.time_limit, share * (options.deadline - start) - GRACE_S)
         if limit < GRACE_S:
             return f"{name} {stage}: not begun, the time is up"
         how = _child(name, stage, options, limit)

@@ -128,7 +128,7 @@ def test_the_guards_compiles_and_those_ahead_serve_the_time_stage(options, monke
     (theirs / "graph").write_text("compiled by the guard")
     begun = []
 
-    def one(name, stage, options, most=None):
+    def one(name, stage, options, most=None, share=1.0):
         begun.append((stage, (places.cache(name, stage) / "graph").read_text()))
         (places.cache(name, stage) / stage).write_text("compiled ahead")
         places.file(name, stage).write_text(json.dumps({"done": True}))
@@ -337,6 +337,23 @@ def test_a_search_is_made_to_fit_the_time_that_is_left():
     assert short.search / short.guard == pytest.approx(0.5, rel=0.01)
     assert 40.0 + short.search + 30.0 + short.guard < 200.0
     assert fitted(asked, 1.0, 40.0).search == LEAST_S
+
+
+def test_a_search_leaves_time_to_time_what_it_found(options, monkeypatch):
+    """A call for both ends with rows of both; a search alone may take all of it."""
+    limits = []
+    monkeypatch.setattr(
+        gpu_models_run,
+        "_child",
+        lambda _name, _stage, _options, limit: limits.append(limit) or "ended",
+    )
+    options.time_limit = 1000.0
+    options.deadline = time.monotonic() + 200.0
+    gpu_models_run.run_stages("vae", ("search", "time"), options, lambda _line: None)
+    gpu_models_run.run_stages("vae", ("search",), options, lambda _line: None)
+    both, timed, alone = limits
+    assert 100.0 < both < 140.0 < timed < 200.0
+    assert 140.0 < alone < 200.0
 
 
 def test_a_search_that_was_broken_off_has_a_row(tmp_path):
