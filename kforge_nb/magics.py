@@ -8,6 +8,7 @@ purpose is shown as one line, without a traceback.
 from __future__ import annotations
 
 import builtins
+import functools
 import keyword
 import logging
 from collections.abc import Callable, Sequence
@@ -114,7 +115,8 @@ def _judge_arguments(parser: Any, allow_host_code: Any) -> None:
     """The options of ``%kforge judge``."""
     parser.add_argument("path", help="the file: .py, .cpp or .cu")
     parser.add_argument(
-        "--reference", help="a KernelBench file, or the name of a module or function of yours"
+        "--reference",
+        help="a KernelBench file, or the name of a module or function of yours, such as F.silu",
     )
     parser.add_argument("--inputs", help="name of the arguments of such a module or function")
     parser.add_argument("--device", help="cpu or cuda:N (default: what the file is written for)")
@@ -284,13 +286,12 @@ class KForgeMagics(Magics):
         from kforge_nb import api
 
         bind = self._bind_name(values)
-        names = self._names
-        if values.get("reference") in names:
-            values["reference"] = names[values["reference"]]
+        if "reference" in values:
+            values["reference"] = self._look_up(values["reference"], values["reference"])
         if "inputs" in values:
-            if values["inputs"] not in names:
+            given = self._look_up(values["inputs"], None)
+            if given is None:
                 raise BadInput(f"--inputs takes the name of a variable, not {values['inputs']!r}")
-            given = names[values["inputs"]]
             values["inputs"] = given if isinstance(given, list | tuple) else (given,)
         return self._give(api.judge_file(values.pop("path"), **values), bind)
 
@@ -337,6 +338,16 @@ class KForgeMagics(Magics):
         from kforge_nb import api
 
         return api.find_run(self._named(values.get("run")), store=values.get("store"))
+
+    def _look_up(self, text: str, otherwise: Any) -> Any:
+        """What a variable's name or a dotted name such as ``F.silu`` means; else ``otherwise``."""
+        first, *rest = text.split(".")
+        if first not in self._names:
+            return otherwise
+        try:
+            return functools.reduce(getattr, rest, self._names[first])
+        except AttributeError:
+            return otherwise
 
     def _bind_name(self, values: dict[str, Any]) -> str | None:
         """The name of ``--as``; BadInput, before anything runs, where it would cost a variable."""

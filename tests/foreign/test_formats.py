@@ -192,13 +192,16 @@ def test_the_magic_hands_everything_on(monkeypatch, tmp_path):
     shell.run_line_magic(
         "kforge", "judge silu.py --reference net --inputs x --allow-host-code --as found"
     )
-    magics.unload(shell)
-
     assert seen["path"] == "silu.py"
     assert seen["reference"] is torch.relu
     assert seen["inputs"][0] is shell.user_ns["x"]
     assert seen["allow_host_code"] is True
     assert shell.user_ns["found"] == 7
+    shell.user_ns["T"] = torch
+    for written, meant in (("T.relu", torch.relu), ("T.py", "T.py"), ("ref.py", "ref.py")):
+        shell.run_line_magic("kforge", f"judge silu.py --reference {written}")
+        assert seen["reference"] is meant or seen["reference"] == meant
+    magics.unload(shell)
 
 
 def test_nothing_is_left_of_a_judgement(judged):
