@@ -147,7 +147,7 @@ class _Handle:
             shell: Any = get_ipython()
             thing, metadata = shell.display_formatter.format(thing)
         with self._lock:
-            mime = {**(beside or {}), **thing}
+            mime = {**thing, **(beside or {})}  # a summary says more than an object's address
             self._handle = display(mime, metadata=metadata, raw=True, display_id=True)
             early, self._early = self._early, None
             if early is not None:

@@ -198,6 +198,7 @@ def test_a_notebook_saved_in_the_middle_can_be_read_without_a_kernel(live):
     assert set(data) == {WIDGET, *SAVED}
     assert "<script" not in data["text/html"]
     assert "%kforge show middle shows it now" in data["text/html"]
+    assert data["text/plain"].startswith("run middle: ")
     output = nbformat.v4.new_output("display_data", data)
     cell = nbformat.v4.new_code_cell("begin()", outputs=[output])
     nbformat.validate(nbformat.v4.new_notebook(cells=[cell]))
