@@ -128,8 +128,8 @@ class OptimizeOptions:
     )
     time_limit: float | None = _option(
         None,
-        "seconds that the search may take; timing its winners again and measuring in the model "
-        "(--guard-time) come after it",
+        "seconds that the search may take; timing its winners again (half as many, at least 30) "
+        "and measuring in the model (--guard-time) come after it",
         float,
         low=0,
     )
