@@ -66,6 +66,8 @@ class GuardSummary:
         for e in entries:
             label = f"{e.label} (recommended)" if e.recommended else e.label
             compared = [_claim(row) for row in (e.over_eager, e.over_empty, e.over_compile)]
+            if e.over_layout:
+                compared[1] += f"; laid out, no kernels: {_claim(e.over_layout)}"
             if e.uncompared:
                 compared[-1] = f"not measured: {e.uncompared}"
             rows.append([label, words.time(e.us), *compared])

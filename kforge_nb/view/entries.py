@@ -38,7 +38,8 @@ Row = Mapping[str, Any]
 class Entry:
     """One way to run the model: µs of one run, with the ends that the interval gives it.
 
-    The rows are those of the document's ``whole``, None where nothing was compared; ``uncompared``
+    The rows are those of the document's ``whole``, None where nothing was compared;
+    ``over_layout`` is against the same rest laid out for the kernels, without any. ``uncompared``
     says why the one to lead with was not compared with torch.compile.
     """
 
@@ -51,6 +52,7 @@ class Entry:
     over_eager: Row | None = None
     over_empty: Row | None = None
     over_compile: Row | None = None
+    over_layout: Row | None = None
     uncompared: str = ""
 
 
@@ -132,6 +134,7 @@ def _entry(
         eager,
         empty,
         compiled,
+        own.get("layout"),
     )
 
 

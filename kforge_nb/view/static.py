@@ -13,6 +13,7 @@ from typing import Any
 from kforge_nb.view import claims, facts, profiled, words
 from kforge_nb.view.entries import (
     SCALED,
+    Entry,
     change_us,
     has_evidence,
     ranked_decisions,
@@ -174,7 +175,7 @@ def _whole(document: Document) -> str:
             f"{entry.label}{' (recommended)' if entry.recommended else ''}",
             words.time(entry.us),
             _compared(entry.over_eager),
-            _compared(entry.over_empty),
+            _over_same(entry),
             _compared(entry.over_compile, entry.uncompared),
         ]
         for entry in whole_entries(document)
@@ -191,6 +192,13 @@ def _whole(document: Document) -> str:
         lead = "The guard recommends to leave the model alone"
     text = escape(f"{lead}, {advice['reason']}")
     return f"{table}<p>{text}</p>"
+
+
+def _over_same(entry: Entry) -> str:
+    """Against the same rest, and how much of that is left beside the layout alone."""
+    laid = entry.over_layout
+    beside = f"; laid out, no kernels: {_compared(laid)}" if laid else ""
+    return _compared(entry.over_empty) + beside
 
 
 def _compared(row: Mapping[str, Any] | None, why_not: str = "") -> str:

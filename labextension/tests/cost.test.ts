@@ -122,6 +122,18 @@ test("expected and measured gain, and equal budgets, are told apart by words and
   expect(other.querySelector(".kforge-costchart")?.textContent).not.toContain("measured");
 });
 
+test.each([
+  [0.99, 1.8, "no difference shown"],
+  [0.9, 0.97, "slower: 1.38×"],
+])("a ratio whose interval does not lie above 1 (%d to %d) is drawn as no measured gain", async (low, high, words) => {
+  const run = example();
+  for (const row of run.whole) if (row.against === "empty") Object.assign(row, { ratio: 1.38, low, high });
+  const section = await show(run);
+  expect(section.querySelector(".kforge-costchart path.measured")).toBeNull();
+  expect(section.querySelector(".kforge-costchart")?.textContent).toContain(words);
+  expect(section.querySelector(".kforge-costchart")?.textContent).not.toContain("measured");
+});
+
 test("a mark stands where a target's rule fired, and none where the whole run ended", async () => {
   const run = example();
   const stopped = { at: run.updated, calls: 0, usd: 0, seconds: 20, judged: 12 };

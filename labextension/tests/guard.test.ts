@@ -45,6 +45,16 @@ test("marks of all rows lie on one axis with a line at 1", async () => {
   expect(place(`${GUARD} tbody tr:nth-child(3) .first b`)).toBeLessThan(at);
 });
 
+test("what the layout alone brings stands apart from what kernels bring", async () => {
+  const run = example();
+  const row = run.whole.find((r) => r.name === "guarded" && r.against === "empty");
+  if (row === undefined) throw new Error("the example has no such row");
+  run.whole.push({ ...row, against: "layout", ratio: 1.28, low: 1.16, high: 1.55 });
+  await show(run);
+  const line = all(".kforge-whole .kforge-line").find((l) => l.textContent.startsWith("laid out, no kernels"));
+  expect(line?.textContent).toBe("laid out, no kernels 1.28× (1.16 to 1.55)");
+});
+
 test("the whole model shows every way with its time, against eager and against the same rest", async () => {
   await show(example());
   const rows = all(".kforge-whole tbody tr").map((row) => row.textContent);

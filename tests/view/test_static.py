@@ -8,6 +8,7 @@ from html.parser import HTMLParser
 
 import pytest
 
+from kforge_nb.run.report import GuardSummary
 from kforge_nb.store.document import validate
 from kforge_nb.view.payload import for_notebook, for_widget, size
 from kforge_nb.view.static import MIME, bundle, to_html, to_svg
@@ -189,6 +190,14 @@ def test_an_interval_that_holds_1_is_no_gain(document):
     for text in (Checked(to_html(document)).text, summary(document)):
         assert "no difference shown (0.99 to 1.09) against the same rest (inductor)" in text
         assert "1.04×" not in text
+
+
+def test_what_the_layout_brings_stands_beside_what_kernels_bring(document):
+    """A model laid out for its kernels gains by that alone, and readers see how much is left."""
+    row = next(r for r in document["whole"] if (r["name"], r["against"]) == ("guarded", "empty"))
+    document["whole"].append({**row, "against": "layout", "ratio": 1.28, "low": 1.16, "high": 1.55})
+    for text in (Checked(to_html(document)).text, str(GuardSummary(document))):
+        assert "; laid out, no kernels: 1.28× (1.16 to 1.55)" in text
 
 
 def test_a_model_to_be_left_alone_is_told_so(document):

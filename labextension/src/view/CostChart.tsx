@@ -1,6 +1,7 @@
 /** Expected whole-model gain against cost, with the places where targets ended, and equal budgets. */
 import type { JSX, RefObject } from "preact";
 import { useEffect, useRef, useState } from "preact/hooks";
+import { claim, shown } from "./claims";
 import { headline } from "./derive";
 import type { RunDocument } from "./document";
 import * as format from "./format";
@@ -33,7 +34,8 @@ interface Props {
 
 export function CostChart({ document, spots, equal, unit }: Props): JSX.Element {
   const [box, width] = useWidth();
-  const measured = headline(document).overEmpty?.ratio ?? null;
+  const { overEmpty } = headline(document);
+  const measured = shown(overEmpty) === "faster" ? (overEmpty?.ratio ?? null) : null;
   const final = spots.at(-1);
   const gain = final?.gain ?? 1;
   const others = equal?.spots ?? [];
@@ -47,6 +49,7 @@ export function CostChart({ document, spots, equal, unit }: Props): JSX.Element 
   const labels = [
     { text: `${format.about(format.ratio(gain), rough(document) !== "")} expected`, at: y(gain), kind: "gain" },
     ...(measured === null ? [] : [{ text: `${format.ratio(measured)} measured`, at: y(measured), kind: "measured" }]),
+    ...(overEmpty === null || measured !== null ? [] : [{ text: claim(overEmpty).figure, at: y(1), kind: "unshown" }]),
   ];
   return (
     <svg

@@ -44,6 +44,7 @@ export function Whole({ document }: { document: RunDocument }): JSX.Element | nu
                 <td>
                   <Compared what="the untouched model" row={e.overEager} />
                   <Compared what="the same rest alone" row={e.overEmpty} />
+                  <Compared what="laid out, no kernels" row={e.overLayout} />
                   <Compared what="torch.compile" row={e.overCompile} />
                 </td>
                 <td>
@@ -99,8 +100,8 @@ export function Key({ look }: { look: string }): JSX.Element {
   );
 }
 
-function lines({ overEager, overEmpty, overCompile }: WholeEntry): number {
-  return [overEager, overEmpty, overCompile].filter((row) => row !== null).length;
+function lines({ overEager, overEmpty, overLayout, overCompile }: WholeEntry): number {
+  return [overEager, overEmpty, overLayout, overCompile].filter((row) => row !== null).length;
 }
 
 function figures(row: WholeRow | null): Pick<WholeRow, "ratio" | "low" | "high"> {

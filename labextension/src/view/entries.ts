@@ -12,9 +12,12 @@ export interface WholeEntry {
   overEager: WholeRow | null;
   overEmpty: WholeRow | null;
   overCompile: WholeRow | null;
+  /** Against the same rest laid out for the kernels, without any. */
+  overLayout: WholeRow | null;
 }
 
-const BARE = { low: null, high: null, kernels: false, overEager: null, overEmpty: null, overCompile: null };
+const NOTHING = { overEager: null, overEmpty: null, overCompile: null, overLayout: null };
+const BARE = { low: null, high: null, kernels: false, ...NOTHING };
 
 /** The untouched model, torch.compile, and each rest alone and with kernels. */
 export function wholeEntries(document: RunDocument): WholeEntry[] {
@@ -39,7 +42,8 @@ export function wholeEntries(document: RunDocument): WholeEntry[] {
     if (empty !== null && !has("empty", rest)) {
       entries.push({ ...BARE, label: `rest ${rest} alone`, us: scaledTimes(document, empty).against, recommended: false });
     }
-    entries.push(entry(document, name, rest, own("eager"), empty, own("compile"), advice));
+    const over = { overEager: own("eager"), overEmpty: empty, overCompile: own("compile"), overLayout: own("layout") };
+    entries.push(entry(document, name, rest, over, advice));
   }
   return entries;
 }
@@ -75,11 +79,10 @@ function entry(
   document: RunDocument,
   name: string,
   rest: string,
-  overEager: WholeRow | null,
-  overEmpty: WholeRow | null,
-  overCompile: WholeRow | null,
+  over: Pick<WholeEntry, keyof typeof NOTHING>,
   advice: string | undefined,
 ): WholeEntry {
+  const { overEager, overEmpty, overCompile } = over;
   const time = overEager ?? overEmpty ?? overCompile;
   const against = overEager === null ? null : scaledTimes(document, overEager).against;
   const kernels = name !== "empty";
@@ -90,9 +93,7 @@ function entry(
     high: end(against, overEager?.low),
     kernels,
     recommended: rest === advice,
-    overEager,
-    overEmpty,
-    overCompile,
+    ...over,
   };
 }
 
