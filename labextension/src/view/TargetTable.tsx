@@ -201,7 +201,7 @@ function Row({ row, largest, selected, tabStop, onFocus, onKey, onSelect }: RowP
         <span class="kforge-note">{target.variant}</span>
       </th>
       <td>
-        <span class="kforge-num">{format.about(format.percent(target.share), row.rough)}</span>
+        <span class={row.rough ? "kforge-num wide" : "kforge-num"}>{format.about(format.percent(target.share), row.rough)}</span>
         <ShareBar part={(target.share ?? 0) / largest} />
       </td>
       <td class="n">{format.thousands(target.calls)}</td>
