@@ -63,7 +63,7 @@ export function CostChart({ document, spots, equal, unit }: Props): JSX.Element 
       {measured !== null && <path class="measured" d={`M${left} ${y(measured)}H${right}`} />}
       {others.length > 1 && <path class="equal" d={stairs(others, unit, x, y)} />}
       <path class="gain" d={stairs(spots, unit, x, y)} />
-      {others.length > 1 && <EqualLabel spots={others} unit={unit} x={x} y={y} right={right} />}
+      {others.length > 1 && <EqualLabel spots={others} ours={spots} unit={unit} x={x} y={y} right={right} />}
       <Ends document={document} spots={spots} unit={unit} x={x} y={y} />
       {apart(labels).map((label) => (
         <text key={label.kind} class={label.kind} x={right + 6} y={label.at + 4}>
@@ -134,14 +134,29 @@ export function stairs(spots: readonly Spot[], unit: Unit, x: Scale, y: Scale): 
     .join("");
 }
 
-/** The words at the dashed line: at its end, on the side where there is room, and off the axis. */
-function EqualLabel(props: { spots: Spot[]; unit: Unit; x: Scale; y: Scale; right: number }): JSX.Element {
-  const last = props.spots.at(-1);
-  const [x, y] = [props.x(last?.[props.unit] ?? 0), props.y(last?.gain ?? 1)];
-  const room = x < props.right - WORDS;
-  const low = y + 17 > HEIGHT - BOTTOM - 3;
+interface EqualProps {
+  spots: Spot[];
+  ours: Spot[];
+  unit: Unit;
+  x: Scale;
+  y: Scale;
+  right: number;
+}
+
+/**
+ * The words at the dashed line: at its end, on the side where there is room. Neither line ever falls:
+ * right of the end it is free below both, left of it above both.
+ */
+function EqualLabel({ spots, ours, unit, x, y, right }: EqualProps): JSX.Element {
+  const last = spots.at(-1);
+  const end = last?.[unit] ?? 0;
+  const gains = [last?.gain ?? 1, ours.filter((s) => s[unit] <= end).at(-1)?.gain ?? 1];
+  const room = x(end) < right - WORDS;
+  const below = y(Math.min(...gains)) + 17;
+  const low = below > HEIGHT - BOTTOM - 3;
+  const at = room && !low ? below : y(Math.max(...gains)) - 8;
   return (
-    <text class="equal" x={room ? x + 7 : x - 7} y={low ? y - 22 : y + 17} text-anchor={room ? "start" : "end"}>
+    <text class="equal" x={x(end) + (room ? 7 : -7)} y={at} text-anchor={room ? "start" : "end"}>
       equal budgets (estimate)
     </text>
   );
