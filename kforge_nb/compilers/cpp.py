@@ -265,8 +265,8 @@ def _hash(folder: Path) -> str:
 def _own_lines(expanded: str) -> str:
     """Keep the lines that line markers attribute to the candidate itself."""
     own, kept = True, []
-    for line in expanded.splitlines():
-        marker = re.match(r'# \d+ "(.*)"', line)
+    for line in expanded.split("\n"):  # other separators of lines are none to the preprocessor
+        marker = re.match(r'# \d+ "(.*)"', line) if line.startswith("# ") else None
         if marker:
             own = marker[1] == SOURCE_NAME
         elif own and line.strip():

@@ -13,12 +13,14 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Literal
 
 from kforge_nb.compilers.cpp import OBJECT_NAME, CompileFailed, preprocess
 from kforge_nb.judge.elf import Library, read_library
 from kforge_nb.judge.instructions import foreign_instructions
+from kforge_nb.judge.lexing import lex
 
 __all__ = [
     "ALLOWED_HEADERS",
@@ -27,7 +29,8 @@ __all__ = [
     "gravest_first",
     "inspect_library",
     "scan_source",
-    "without_comments",
+    "unknown_directives",
+    "without_includes",
 ]
 
 Kind = Literal["breach", "suspicion", "library"]
@@ -98,8 +101,8 @@ _ATTRIBUTE = re.compile(
     r"\b_*(constructor|destructor|ifunc|section|weak|alias|cleanup|init_priority)_*\s*(?:\(|\))"
 )
 _STATIC = re.compile(
-    r"\bstatic\s+(?!inline\b|const\b|constexpr\b|_?_?assert)(?!.*?\bconst(expr)?\b)"
-    r"[\w:<>,\s*&]*?\b(\w+)\s*(\[[^;{=]*\]\s*)*(=|;|\{)"
+    r"\bstatic\s+(?!inline\b|const\b|constexpr\b|_?_?assert)(?!.{0,200}?\bconst(expr)?\b)"
+    r"[\w:<>,\s*&]{0,200}?\b(\w{1,200})\s{0,20}(\[[^;{=]{0,200})?(=|;|\{)"
 )
 _LIBRARIES = re.compile(
     r"\b(cblas_\w+|[sdcz]gemm_?|mkl_\w+|vm[sd]\w+_|v[sd](?:Exp|Ln|Tanh|Add|Mul|Sqrt)|dnnl_\w+|"
@@ -107,7 +110,12 @@ _LIBRARIES = re.compile(
 )
 _LIBRARY_HEADERS = re.compile(r"^(torch|ATen|c10|mkl|cblas|dnnl|oneapi|Eigen|openblas|lapack)")
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(<[^>\n]*>|"[^"\n]*"|[^\n]*)', re.MULTILINE)
-_DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(import|include_next|embed|line|ident)\b", re.MULTILINE)
+_DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*([^\s(\"<]*)", re.MULTILINE)
+_DIRECTIVE_WORDS = """
+include define undef if ifdef ifndef elif elifdef elifndef else endif error warning pragma
+"""
+_DIRECTIVES = frozenset({"", *_DIRECTIVE_WORDS.split()})
+_PROBE = re.compile(r"\b__has_(?:include|include_next|embed)\b[ \t]*(?:\([ \t]*<([^>\n]*)>)?")
 _PRAGMA = re.compile(
     r"#[ \t]*pragma[ \t]+(\w+)|_Pragma\s*\(\s*\"\s*(\w+)", re.MULTILINE
 )  # fmt: skip
@@ -115,7 +123,6 @@ _PRAGMAS = frozenset({"omp", "GCC", "clang", "unroll", "once", "ivdep", "STDC"})
 _GCC = re.compile(
     r"\s*(optimize|target|push_options|pop_options|ivdep|unroll|diagnostic|novector)\b"
 )
-_PASTING = re.compile(r"##")
 
 _IMPORTS = re.compile(
     r"""(?x)
@@ -157,20 +164,22 @@ def scan_source(source: str) -> list[Finding]:
     Raises:
         MissingTool: there is no compiler to preprocess with.
     """
-    plain = without_comments(source)
-    findings = list(_headers(plain))
-    findings += _directives(plain)
-    bare = _without_strings(plain)
-    findings += _names(bare)
-    expanded = preprocess(_without_includes(source))
+    text = lex(source)
+    findings = [Finding("breach", what, line) for what, line in text.odd]
+    findings += [*_headers(text.plain), *_directives(text.plain)]
+    findings += _names(without_includes(text.bare))
+    expanded = preprocess(source if _includes_allowed_only(text.plain) else _no_headers(text.plain))
     if not isinstance(expanded, CompileFailed):
+        behind = lex(expanded)
         known = {f.what for f in findings}
-        hidden = _names(_without_strings(without_comments(expanded)))
+        hidden = [*_pragmas(behind.plain), *_names(behind.bare)]
         findings += [
             Finding(f.kind, f.what + " (seen after the preprocessor)")
             for f in hidden
             if f.what not in known
         ]
+    elif expanded.timed_out:
+        findings.append(Finding("breach", "keeps the preprocessor busy without end"))
     return gravest_first(findings)
 
 
@@ -223,38 +232,21 @@ def _line(text: str, at: int) -> int:
     return text.count("\n", 0, at) + 1
 
 
-_TOKEN = re.compile(
-    r'//[^\n]*|/\*.*?(?:\*/|\Z)|R"([^()\\\s]{0,16})\(.*?\)\1"|"(?:\\.|[^"\\\n])*"|'
-    r"(?<![0-9a-fA-F])'(?:\\.|[^'\\\n])*'",
-    re.DOTALL,
-)
+def without_includes(text: str) -> str:
+    """A text without its #include lines, which name no code of the candidate's own."""
+    return _INCLUDE.sub("", text)
 
 
-def without_comments(source: str) -> str:
-    """Comments become blanks; a line splice is undone first but lines keep their numbers."""
-    joined = re.sub(r"((?:[^\n]*\\\n)+)([^\n]*\n?)", _splice, source)
-    return _TOKEN.sub(lambda m: _blank(m[0]) if m[0].startswith("/") else m[0], joined)
+def _includes_allowed_only(plain: str) -> bool:
+    """Whether the preprocessor may be given the headers: macros of theirs decide what is seen."""
+    return not any(True for _ in _headers(plain)) and not any(
+        f.kind == "breach" for f in unknown_directives(plain, ALLOWED_HEADERS)
+    )
 
 
-def _splice(match: re.Match[str]) -> str:
-    text = match[1].replace("\\\n", "") + match[2]
-    return text.rstrip("\n") + "\n" * (match[0].count("\n"))
-
-
-def _blank(text: str) -> str:
-    return " " + "\n" * text.count("\n")
-
-
-def _without_strings(text: str) -> str:
-    def emptied(match: re.Match[str]) -> str:
-        return '""' + "\n" * match[0].count("\n")
-
-    kept = _INCLUDE.sub("", text)
-    return _TOKEN.sub(emptied, kept)
-
-
-def _without_includes(source: str) -> str:
-    return _INCLUDE.sub("", without_comments(source))
+def _no_headers(plain: str) -> str:
+    """The source without what it includes or asks for: it is refused, and only read further."""
+    return _DIRECTIVE.sub(lambda m: m[0] if m[1] in _DIRECTIVES - {"include"} else "//", plain)
 
 
 def _headers(text: str) -> Iterable[Finding]:
@@ -269,9 +261,30 @@ def _headers(text: str) -> Iterable[Finding]:
             yield Finding("breach", f"includes {match[1].strip()[:80]}, which is not allowed", line)
 
 
-def _directives(text: str) -> Iterable[Finding]:
+def unknown_directives(text: str, headers: frozenset[str]) -> Iterable[Finding]:
+    """Directives that no kernel needs: line markers too, and questions for files.
+
+    Args:
+        text: without comments.
+        headers: that may be asked for.
+    """
     for match in _DIRECTIVE.finditer(text):
-        yield Finding("breach", f"uses #{match[1]}", _line(text, match.start()))
+        if match[1] not in _DIRECTIVES:
+            yield Finding("breach", f"uses #{match[1][:40]}", _line(text, match.start()))
+    for match in _PROBE.finditer(text):
+        if match[1] not in headers:
+            words = "asks for a file that is no allowed header"
+            yield Finding("breach", f"{words} ({match[0][:60]})", _line(text, match.start()))
+
+
+def _directives(text: str) -> Iterable[Finding]:
+    yield from unknown_directives(text, ALLOWED_HEADERS)
+    yield from _pragmas(text)
+    if re.search(r"\?\?[=/'()!<>-]", text):
+        yield Finding("suspicion", "uses trigraphs")
+
+
+def _pragmas(text: str) -> Iterable[Finding]:
     for match in _PRAGMA.finditer(text):
         name = match[1] or match[2]
         line = _line(text, match.start())
@@ -279,22 +292,27 @@ def _directives(text: str) -> Iterable[Finding]:
             yield Finding("suspicion", f"uses #pragma {name}", line)
         elif name == "GCC" and not _GCC.match(text[match.end() : match.end() + 80]):
             yield Finding("suspicion", "uses a #pragma GCC that no kernel needs", line)
-    if re.search(r"\?\?[=/'()!<>-]", text):
-        yield Finding("suspicion", "uses trigraphs")
 
 
 def _names(text: str) -> list[Finding]:
     findings = []
+    own: dict[str, bool] = {}  # of the first hits alone: one is enough
     for match in _CALL.finditer(text):
-        if _defined_here(match[1], text):  # its own helper; the symbols of the library agree
+        if match[1] not in own:
+            own[match[1]] = _defined_here(match[1], text)
+        if own[match[1]]:  # its own helper; the symbols of the library agree
             continue
         what = f"calls {match[1]}: {FORBIDDEN_CALLS[match[1]]}"
         findings.append(Finding("breach", what, _line(text, match.start())))
+        if len(findings) >= _MOST:
+            break
     for pattern, kind, words in _PATTERNS:
-        for match in pattern.finditer(text):
+        for match in islice(pattern.finditer(text), _MOST):
             name = re.sub(r"\s+", "", next(g for g in (match[0], "") if g is not None))[:60]
             findings.append(Finding(kind, f"{words} ({name})", _line(text, match.start())))
     for match in _STATIC.finditer(text):
+        if len(findings) >= 3 * _MOST:
+            break
         if "(" not in match[0]:
             what = f"keeps state between calls in static {match[2]}"
             findings.append(Finding("breach", what, _line(text, match.start())))
@@ -302,10 +320,19 @@ def _names(text: str) -> list[Finding]:
 
 
 def _defined_here(name: str, text: str) -> bool:
-    definition = rf"\b[\w>&*]+[\s*&]+{re.escape(name)}\s*\([^;{{}}()]*\)\s*(?:noexcept\s*)?\{{"
-    return name not in _NEVER_OWN and re.search(definition, text) is not None
+    if name in _NEVER_OWN:
+        return False
+    taken = r"\s{0,20}\([^;{}()]{0,500}\)\s{0,20}(?:noexcept\s{0,20})?\{"
+    body = rf"\b{re.escape(name)}{taken}"
+    return any(
+        _TYPE_BEFORE.search(text, max(0, found.start() - _TYPE_WIDTH), found.start())
+        for found in re.finditer(body, text)
+    )
 
 
+_MOST = 100
+_TYPE_WIDTH = 80
+_TYPE_BEFORE = re.compile(r"[\w>&*][\s*&]{1,20}\Z")
 _NEVER_OWN = frozenset({"syscall", "ptrace", "dlopen", "dlsym", "fork", "system", "exit", "_exit"})
 _PATTERNS: tuple[tuple[re.Pattern[str], Kind, str], ...] = (
     (_ASSEMBLER, "breach", "contains assembler"),

@@ -11,10 +11,17 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from itertools import islice
 
 from kforge_nb.compilers.cpp import CompileFailed, preprocess
 from kforge_nb.errors import MissingTool
-from kforge_nb.judge.policy import Finding, gravest_first, without_comments
+from kforge_nb.judge.lexing import lex
+from kforge_nb.judge.policy import (
+    Finding,
+    gravest_first,
+    unknown_directives,
+    without_includes,
+)
 
 __all__ = ["ALLOWED_HEADERS", "ALLOWED_INSTRUCTIONS", "scan_cuda"]
 
@@ -47,12 +54,13 @@ _REGISTERS = re.compile(
     r"total_smem_size)\b"
 )
 _SPECIAL = re.compile(r"%+([a-z_]\w*)")
+_MOST = 1000
+_LONGEST_PTX = 1 << 14
 _KEPT_IN_CACHE = re.compile(r"evict_last|persisting|evict_unchanged")
 
 _ASM = re.compile(r"\b(?:asm|__asm__|__asm)\b\s*(?:volatile|__volatile__|inline|goto)?\s*\(")
 _STRING = re.compile(r'"((?:\\.|[^"\\])*)"')
 _INCLUDE = re.compile(r'^[ \t]*#[ \t]*include[ \t]*(<[^>\n]*>|"[^"\n]*"|[^\n]*)', re.MULTILINE)
-_DIRECTIVE = re.compile(r"^[ \t]*#[ \t]*(import|include_next|embed|line|ident)\b", re.MULTILINE)
 _PRAGMA = re.compile(r"#[ \t]*pragma[ \t]+(\w+)|_Pragma\s*\(\s*\"\s*(\w+)", re.MULTILINE)
 _PRAGMAS = frozenset({"unroll", "once", "nounroll", "nv_diag_suppress", "nv_diag_default"})
 
@@ -81,30 +89,33 @@ _PATTERNS: tuple[_Pattern, ...] = (
 _COMPILED = tuple((kind, re.compile(pattern), words) for kind, pattern, words in _PATTERNS)
 _STATIC = re.compile(
     r"\bstatic\s+(?!inline\b|const\b|constexpr\b|_?_?assert|__device__|__forceinline__|__shared__|"
-    r"__global__|__constant__)(?![^;{(]*\b(?:const|constexpr)\b)[\w:<>,\s*&]*?\b(\w+)\s*"
-    r"(\[[^;{=]*\]\s*)*(=|;|\{)"
+    r"__global__|__constant__)(?![^;{(]{0,200}\b(?:const|constexpr)\b)[\w:<>,\s*&]{0,200}?"
+    r"\b(\w{1,200})\s{0,20}(\[[^;{=]{0,200})?(=|;|\{)"
 )
 _DEVICE_VARIABLE = re.compile(
-    r"\b__device__\b(?!\s*__constant__)((?:\s+(?!operator\b)[\w:<>,*&]+|\s*__align__\(\d+\))*?)\s+"
-    r"(?!operator\b)(\w+)\s*(?:\[[^;{=(]*\]\s*)*(=|;|\{)"
+    r"\b__device__\b(?!\s{0,20}__constant__)"
+    r"((?:\s{1,20}(?!operator\b)[\w:<>,*&]{1,200}|\s{0,20}__align__\(\d+\)){0,16}?)\s{1,20}"
+    r"(?!operator\b)(\w{1,200})\s{0,20}(?:\[[^;{=(]{0,200})?(=|;|\{)"
 )
 
 
 def scan_cuda(source: str) -> list[Finding]:
     """Breaches, library headers and suspicions in a CUDA source, gravest first."""
-    plain = without_comments(source)
-    findings = [*_headers(plain), *_pragmas(plain), *_inline_ptx(plain)]
-    findings += _names(_without_strings(plain))
+    text = lex(source)
+    plain = text.plain
+    findings = [Finding("breach", what, line) for what, line in text.odd]
+    findings += [*_headers(plain), *_pragmas(plain), *_inline_ptx(plain)]
+    findings += _names(without_includes(text.bare))
     known = {f.what for f in findings}
-    for found in _behind_macros(source):
+    for found in _behind_macros(plain):
         if found.what not in known:
             findings.append(Finding(found.kind, found.what + " (seen after the preprocessor)"))
     return gravest_first(findings)
 
 
-def _behind_macros(source: str) -> Iterator[Finding]:
+def _behind_macros(plain: str) -> Iterator[Finding]:
     """The same names once macros are expanded; what a host preprocessor cannot read has none."""
-    bare = _INCLUDE.sub("", without_comments(source))
+    bare = without_includes(plain)
     defined = "#define __CUDACC__ 1\n#define __CUDACC_RTC__ 1\n#define __CUDA_ARCH__ 900\n"
     try:
         expanded = preprocess(defined + bare)
@@ -112,17 +123,14 @@ def _behind_macros(source: str) -> Iterator[Finding]:
         return  # the compiled code is looked at all the same
     if isinstance(expanded, CompileFailed):
         return
-    text = without_comments(expanded)
-    yield from _names(_without_strings(text))
-    yield from _inline_ptx(text)
+    behind = lex(expanded)
+    yield from _pragmas(behind.plain)
+    yield from _names(behind.bare)
+    yield from _inline_ptx(behind.plain)
 
 
 def _line(text: str, at: int) -> int:
     return text.count("\n", 0, at) + 1
-
-
-def _without_strings(text: str) -> str:
-    return _STRING.sub(lambda m: '""' + "\n" * m[0].count("\n"), _INCLUDE.sub("", text))
 
 
 def _headers(text: str) -> Iterator[Finding]:
@@ -136,8 +144,7 @@ def _headers(text: str) -> Iterator[Finding]:
             yield Finding("library", f"includes {name[:80]}, a library's header", line)
         else:
             yield Finding("breach", f"includes {shown[:80]}, which is not allowed", line)
-    for match in _DIRECTIVE.finditer(text):
-        yield Finding("breach", f"uses #{match[1]}", _line(text, match.start()))
+    yield from unknown_directives(text, ALLOWED_HEADERS)
 
 
 def _pragmas(text: str) -> Iterator[Finding]:
@@ -149,11 +156,11 @@ def _pragmas(text: str) -> Iterator[Finding]:
 
 def _names(text: str) -> Iterator[Finding]:
     for kind, pattern, words in _COMPILED:
-        for match in pattern.finditer(text):
+        for match in islice(pattern.finditer(text), _MOST):
             name = re.sub(r"\s+", "", match[0])[:60]
             finding: Finding = Finding(kind, f"{words} ({name})", _line(text, match.start()))  # type: ignore[arg-type]
             yield finding
-    for match in _STATIC.finditer(text):
+    for match in islice(_STATIC.finditer(text), _MOST):
         if "(" not in match[0]:
             what = f"keeps state between calls in static {match[1]}"
             yield Finding("breach", what, _line(text, match.start()))
@@ -171,15 +178,18 @@ def _inline_ptx(text: str) -> Iterator[Finding]:
         if not quoted:
             yield Finding("breach", "contains assembler that is no plain string", line)
             continue
+        if len(code) > _LONGEST_PTX:
+            yield Finding("breach", f"has {len(code)} characters of PTX in one statement", line)
+            continue
         for word in _first_words(code):
             if word not in ALLOWED_INSTRUCTIONS:
                 yield Finding("breach", f"contains the PTX instruction {word[:40]}", line)
         bare = _REGISTERS.sub("", code)
-        for special in _SPECIAL.finditer(bare):
-            if re.search(r"clock|timer|pm\d", special[1]):
-                yield Finding("suspicion", f"reads a clock (%{special[1]})", line)
-            elif not _declared(special[1], code):
-                yield Finding("breach", f"reads the special register %{special[1]}", line)
+        for special in dict.fromkeys(_SPECIAL.findall(bare)):
+            if re.search(r"clock|timer|pm\d", special):
+                yield Finding("suspicion", f"reads a clock (%{special})", line)
+            elif not _declared(special, code):
+                yield Finding("breach", f"reads the special register %{special}", line)
         if _KEPT_IN_CACHE.search(code):
             yield Finding("suspicion", "asks to keep data in the cache beyond the call", line)
         elif "cache_hint" in code and "createpolicy" not in code:
@@ -190,7 +200,10 @@ def _inline_ptx(text: str) -> Iterator[Finding]:
 def _declared(name: str, code: str) -> bool:
     """Whether PTX code declares a register of that name (``%p1`` may come from ``%p<4>``)."""
     stem = name.rstrip("0123456789")
-    return re.search(rf"\.reg[^;]*%(?:{re.escape(name)}\b|{re.escape(stem)}<)", code) is not None
+    return (
+        re.search(rf"\.reg[^;]{{0,500}}%(?:{re.escape(name)}\b|{re.escape(stem)}<)", code)
+        is not None
+    )
 
 
 def _template(text: str, at: int) -> tuple[str, bool]:

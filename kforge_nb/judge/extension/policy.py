@@ -11,8 +11,11 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from kforge_nb.compilers.cpp import CompileFailed, preprocess
 from kforge_nb.judge.elf import Library, read_library
-from kforge_nb.judge.policy import FORBIDDEN_CALLS, Finding, gravest_first, without_comments
+from kforge_nb.judge.extension.opened import files_opened
+from kforge_nb.judge.lexing import Lexed, lex
+from kforge_nb.judge.policy import FORBIDDEN_CALLS, Finding, gravest_first, without_includes
 
 __all__ = ["inspect_extension", "scan_extension"]
 
@@ -20,13 +23,9 @@ _OWN_BINDING = re.compile(
     r"\b(TORCH_LIBRARY\w*|PYBIND11_MODULE|PYBIND11_EMBEDDED_MODULE|RegisterOperators|PyInit_\w+)\b"
 )
 _HEADERS = re.compile(r"#\s*include\s*[<\"](Python\.h|pybind11/[^>\"]*|dlfcn\.h|sys/ptrace\.h)")
-_ANY_INCLUDE = re.compile(
-    r"^[ \t]*#[ \t]*(?:include|include_next|import|embed)\b[ \t]*([^\n]*)", re.M
-)
-_PLAIN_HEADER = re.compile(r"<(?!/)[\w+-]+(?:[./][\w+-]+)*>\s*")
-_READS_FILES = re.compile(r"\b(incbin)\b")
 _ATTRIBUTE = re.compile(r"\b_*(constructor|destructor|ifunc)_*\s*(?:\(|\))")
 
+_BEHIND = " (seen after the preprocessor)"
 _STREAMS = re.compile(
     r"\b(getStreamFromPool|cudaStreamCreate\w*|setCurrentCUDAStream|CUDAStreamGuard|"
     r"CUDAMultiStreamGuard|cuStreamCreate\w*|cudaStreamPerThread)\b"
@@ -39,7 +38,7 @@ _SETTINGS = re.compile(
 _INTERPRETER = re.compile(r"\b(Py(?:Run|Eval|Import|Object|GILState)_\w+|pybind11|py)\s*(?:::|\()")
 _STATE = re.compile(
     r"\b((?:static|thread_local)\s+(?!inline\b|const\b|constexpr\b)(?:std|at|torch|c10)\s*::\s*"
-    r"\w+[^;(){]*[;={(])"
+    r"\w{1,200}[^;(){]{0,300}[;={(])"
 )
 
 _OPERATOR = re.compile(r"_ZN2at4_ops(\d+)(\w+)")
@@ -69,12 +68,12 @@ _HARMLESS_CALLS = frozenset(
 
 def scan_extension(source: str) -> list[Finding]:
     """Breaches in the text of a source, without its comments."""
-    plain = without_comments(source)
-    findings = []
+    text = lex(source)
+    plain = text.plain
+    findings = [Finding("breach", what, line) for what, line in text.odd]
     for pattern, words in (
         (_OWN_BINDING, "binds itself, which kforge does"),
         (_HEADERS, "includes what a kernel does not need"),
-        (_READS_FILES, "has the compiler read a file"),
         (_ATTRIBUTE, "uses an attribute that runs or replaces code at load"),
         (_STREAMS, "works on a stream of its own; launch on torch's current stream"),
         (_THREADS, "starts threads"),
@@ -88,16 +87,16 @@ def scan_extension(source: str) -> list[Finding]:
         line = plain.count("\n", 0, match.start()) + 1
         words = " ".join(match[1].split())[:60]
         findings.append(Finding("suspicion", f"keeps state between calls ({words})", line))
-    return gravest_first([*findings, *_headers(plain)])
+    findings += files_opened(text)
+    known = {f.what for f in findings}
+    hidden = (f for f in files_opened(_behind_macros(plain)) if f.what not in known)
+    return gravest_first([*findings, *(Finding(f.kind, f.what + _BEHIND) for f in hidden)])
 
 
-def _headers(plain: str) -> Iterable[Finding]:
-    """Includes that name no plain header: other files would show in the compiler's messages."""
-    for match in _ANY_INCLUDE.finditer(plain):
-        if not _PLAIN_HEADER.fullmatch(match[1]):
-            line = plain.count("\n", 0, match.start()) + 1
-            what = f"includes {match[1].strip()[:80]}, which is no <header>"
-            yield Finding("breach", what, line)
+def _behind_macros(plain: str) -> Lexed:
+    """What its own macros make of it, without the headers: those would take half a minute."""
+    expanded = preprocess(without_includes(plain))
+    return lex("" if isinstance(expanded, CompileFailed) else expanded)
 
 
 def inspect_extension(code: Path, library: Path) -> list[Finding]:

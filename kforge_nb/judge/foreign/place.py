@@ -18,6 +18,7 @@ from kforge_nb.judge.bench import Bench
 from kforge_nb.judge.cases import Case, secret_generator
 from kforge_nb.judge.draws import redraw
 from kforge_nb.judge.evaluation import Evaluation, Verdict
+from kforge_nb.judge.extension.opened import files_opened
 from kforge_nb.judge.extension.place import HOST_CODE, ExtensionPlace
 from kforge_nb.judge.foreign import credit
 from kforge_nb.judge.foreign.loading import request_key
@@ -32,6 +33,7 @@ from kforge_nb.judge.foreign.session import (
 from kforge_nb.judge.foreign.steady import SteadyInputs
 from kforge_nb.judge.foreign.triton_build import compile_triton
 from kforge_nb.judge.foreign.watching import OperatorLog
+from kforge_nb.judge.lexing import lex
 from kforge_nb.judge.place import Compiled
 from kforge_nb.judge.runner_handle import Limits, RunnerFailed
 from kforge_nb.judge.stages import Ended, Stages, compile_failed, end_on
@@ -175,6 +177,8 @@ class ForeignPlace(ExtensionPlace):
         raise Ended(Verdict.REFUSED, f"it wants more than {_MOST_BUILDS} rounds of extensions")
 
     def _built(self, sources: InlineSources, resources: dict[str, Any], log: list[str]) -> str:
+        for text in (*sources.cpp, *sources.cuda):
+            end_on(sorted(files_opened(lex(text), quoted=True), key=lambda f: f.line or 0))
         found = build_inline(
             sources, self._device, cache=cache_dir() / "extensions", stop=self.stop
         )
@@ -257,7 +261,7 @@ def _launch_sources(file: ForeignFile) -> InlineSources:
 
     bound = "PYBIND11_MODULE" in file.text
     signature = re.search(
-        r"((?:at|torch)\s*::\s*Tensor|(?:std\s*::\s*)?vector\s*<[^>]*>)\s+launch\s*\([^)]*\)",
+        r"((?:at|torch)\s*::\s*Tensor|(?:std\s*::\s*)?vector\s*<[^>]{0,100}>)\s{1,20}launch\s{0,20}\([^)]*\)",
         file.text,
     )
     functions = {} if bound else {"launch": "launch"}

@@ -38,10 +38,10 @@ Kind = Literal["model", "inline", "function", "launch", "forward", "plan"]
 MAX_BYTES = 1 << 20
 FUNCTIONS = ("launch", "forward", "kernel_function")
 _BINDS_LAUNCH = re.compile(r"\bm\s*\.\s*def\s*\(\s*\"launch\"|\blibrary\s*\.\s*def\s*\(\s*\"launch")
-_HAS_LAUNCH = re.compile(r"\b(?:at|torch)\s*::\s*Tensor[\w:&\s<>,]*\blaunch\s*\(")
+_HAS_LAUNCH = re.compile(r"\b(?:at|torch)\s*::\s*Tensor[\w:&\s<>,]{0,200}?\blaunch\s*\(")
 _FORWARD = re.compile(r"\bforward\s*\(\s*(?:const\s+)?(?:std\s*::\s*)?vector\s*<")
 _CUDA = re.compile(r"__global__|cuda_sources|\.cuda\(|device\s*=\s*['\"]cuda|<<<|\btriton\b")
-_LAUNCH = re.compile(r"<<<(.{1,400}?)>>>\s*\(", re.DOTALL)
+_LAUNCH = re.compile(r"<<<(?!<)(.{1,400}?)>>>\s{0,20}\(", re.DOTALL)
 _STREAM = 3  # place of the stream in a launch
 _NO_STREAM = re.compile(
     r"(?:\(\s*cudaStream_t\s*\)\s*|(?:static_cast\s*<\s*)?cudaStream_t\s*>?\s*[({]\s*)?"
