@@ -136,14 +136,13 @@ def rule(
     load = f"; other programs used {foreign:.0%} of the machine" if foreign > _LOADED else ""
     if found.n < MIN_PAIRS:
         return _by_few(found, figures, load)
-    uneven = plain.fmean(s.uneven for s in sessions) if sessions else 1.0
-    if may_be_moved(found.low, found.high, uneven):
-        quiet = uneven > _FAR_UNEVEN and foreign <= _LOADED
-        return Ruling(
-            Verdict.SUSPICIOUS if quiet else Verdict.UNDECIDED,
-            f"{figures}, but all of its calls together used {uneven:.3g} times the CPU time that "
-            f"this rests on: the work of timed calls may be done in others{load}",
-        )
+    sure = _surely(found, sessions) if foreign > _LOADED else found
+    moved = _moved(sure, sessions, foreign)
+    if moved is not None:
+        return Ruling(moved.verdict, f"{figures}, but {moved.reason}{load}")
+    if sure.low <= 1.0 < found.low:
+        words = "but by the CPU time that both used it may be no faster: others decided who waited"
+        return Ruling(Verdict.UNDECIDED, f"{figures}, {words}{load}")
     disagree = {_side(s) for s in sessions} >= {"faster", "slower"}
     if disagree:
         return Ruling(Verdict.UNDECIDED, f"{figures}; its processes disagree{load}")
@@ -157,6 +156,41 @@ def rule(
     if any(s.stopped for s in sessions):
         return Ruling(Verdict.UNDECIDED, f"stopped while it was timed: {figures}{load}")
     return Ruling(Verdict.UNDECIDED, f"no difference found: {figures}{load}")
+
+
+def _surely(found: Comparison, sessions: Sequence[Session]) -> Comparison:
+    """The comparison with the lower end that it has by CPU time, too, where that is known.
+
+    On a busy machine both sides wait for a core, and one of them may be the luckier.
+    """
+    rows = [session.by_cpu for session in sessions if session.by_cpu is not None]
+    if not rows or len(rows) < len(sessions):
+        return found
+    ratios = [row.ratio for row in rows]
+    low = across(ratios).low if len(rows) >= LEAST_PROCESSES else min(row.low for row in rows)
+    return replace(found, low=min(found.low, low))
+
+
+def _moved(found: Comparison, sessions: Sequence[Session], foreign: float) -> Ruling | None:
+    """The ruling where a gain may be work that was moved from timed calls to others."""
+    if not sessions:
+        return None
+    uneven = plain.fmean(s.uneven for s in sessions)
+    ahead = plain.fmean(s.ahead for s in sessions)
+    if may_be_moved(found.low, found.high, uneven):
+        quiet = uneven > _FAR_UNEVEN and foreign <= _LOADED
+        return Ruling(
+            Verdict.SUSPICIOUS if quiet else Verdict.UNDECIDED,
+            f"all of its calls together used {uneven:.3g} times the CPU time that this rests on: "
+            "the work of timed calls may be done in others",
+        )
+    if may_be_moved(found.low, found.high, uneven, ahead):
+        return Ruling(
+            Verdict.UNDECIDED,
+            f"with what the calls just before use too much of the CPU, timed calls would take "
+            f"{ahead:.3g} times as long: their work may be done there",
+        )
+    return None
 
 
 def _too_wide(found: Comparison, sessions: Sequence[Session]) -> bool:

@@ -22,15 +22,14 @@ import numpy as np
 import torch
 
 from kforge_nb.judge.baseline import BaselineWorker
+from kforge_nb.judge.moved import SPIN_SECONDS, Busy, Used, by_cpu
 from kforge_nb.judge.process import Child, Foreign, cpu_seconds, thread_count
 from kforge_nb.judge.protocol import HELD_CALLS
 from kforge_nb.judge.runner_handle import Runner
 from kforge_nb.judge.slots import TimedInputs
 from kforge_nb.judge.statistics import (
-    MIN_PAIRS,
     Interval,
     decide,
-    interval,
     may_be_moved,
     next_look,
     paired_ratio,
@@ -43,14 +42,10 @@ LONGEST_SECONDS = 80e-3  # of the slower side's batch, where that is more than o
 LEAD_SECONDS = 2e-3  # calls that do not count, before each batch
 LONG_SECONDS = 20e-3  # of a call: waking threads is nothing to it, it needs no call before it
 SETTLE_SECONDS = 2e-3  # longer than OpenMP threads spin, see timing_environment
-SPIN_SECONDS = 1.2e-3  # an idle OpenMP thread waits for more work so long, awake
 PIPE_SHARE = 100  # a batch lasts at least this many empty exchanges
 PATIENCE, LEAST_PATIENCE = 3.0, 10.0
 _FEWEST_PAIRS = 3
 _HALF = 0.5
-_AHEAD, _AHEAD_SECONDS = 3.0, 2e-3  # CPU time before a batch, over that in it, and how much more
-_SPARED = 0.05  # of the pairs, those that used most of the CPU: a busy machine's doing
-_UNEVEN_SECONDS = 0.3e-3  # of the CPU in a pair: a thread that wakes takes less
 _PINGS = 9
 _OWN_THREADS = 2  # of a runner: the one that speaks with the judge, and the one that computes
 
@@ -204,10 +199,12 @@ class Session:
     had answered already, or that belonged to the baseline. ``disagreement`` says,
     on a GPU, how far the runner's own reading is from the judge's clock, where it is too far.
     ``uneven`` is how many times over all calls together used the CPU that one usually uses when it
-    is timed. ``blur`` is by how many seconds a call may be told too short: on a GPU, since the
+    is timed, ``ahead`` how many times as long it would take with what usually comes just before.
+    ``blur`` is by how many seconds a call may be told too short: on a GPU, since the
     flush that is taken off took longer at times (others used the device); on a CPU, all that is
-    taken off. Of the calls that were kept for a quick look (``screened``) so many are to be looked
-    at ``closely`` even where nothing is odd. ``spent``: on a GPU, seconds beside the batches.
+    taken off. ``cpu`` is what each batch used and took, of both sides, ``by_cpu`` the ratio by it.
+    Of the calls that were kept for a quick look (``screened``) so many are to be looked at
+    ``closely`` even where nothing is odd. ``spent``: on a GPU, seconds beside the batches.
     """
 
     ours: list[float] = field(default_factory=list)
@@ -222,11 +219,14 @@ class Session:
     seconds: float = 0.0
     foreign: float = 0.0
     cores: float = 0.0
+    cpu: tuple[list[Busy], list[Busy]] = field(default_factory=lambda: ([], []))
+    by_cpu: Interval | None = None
     hidden: float = 0.0
     watched: float = 0.0
     stopped: bool = False
     disagreement: str | None = None
     uneven: float = 1.0
+    ahead: float = 1.0
     blur: float = 0.0
     spent: dict[str, float] = field(default_factory=dict)
 
@@ -257,7 +257,7 @@ def run_session(
     start = time.monotonic()
     foreign = Foreign([ours.child.pid, against.child.pid])
     pace = _warm_up(ours, against, inputs)
-    used = _Used(ours.waiting)
+    used = Used(ours.waiting)
     ahead = _Renewed(inputs)
     ahead.turn(pace, source)
     look = plan.pairs
@@ -276,19 +276,21 @@ def run_session(
     session.foreign = foreign.share()
     session.cores = used.cores
     session.disagreement = used.ahead()
+    session.by_cpu = by_cpu(*session.cpu)
     return session
 
 
-def _settled(session: Session, plan: Plan, used: _Used) -> bool:
+def _settled(session: Session, plan: Plan, used: Used) -> bool:
     """Whether it is known which is faster; by how much at least, where work may have been moved.
 
     A few pairs of an honest kernel can look so: more of them tell that it is faster by more.
     """
     session.found = paired_ratio(session.ours, session.against)
     session.decision = decide(session.found, plan.narrow)
-    session.uneven = used.uneven()
-    found = session.found
-    return session.decision is not None and not may_be_moved(found.low, found.high, session.uneven)
+    session.uneven, session.ahead = used.uneven(), used.shifted()
+    low, high = session.found.low, session.found.high
+    moved = may_be_moved(low, high, session.uneven, session.ahead)
+    return session.decision is not None and not moved
 
 
 def _far_slower(session: Session) -> bool:
@@ -349,7 +351,7 @@ class _Pace:
 
 def _pair(
     ours: Tried, against: Side, inputs: TimedInputs, session: Session, pace: _Pace,
-    source: random.Random, fetch: Callable[[int], list[torch.Tensor]], plan: Plan, used: _Used,
+    source: random.Random, fetch: Callable[[int], list[torch.Tensor]], plan: Plan, used: Used,
     ahead: _Renewed,
 ) -> None:  # fmt: skip
     first, calls = ahead.turn(pace, source)
@@ -363,9 +365,11 @@ def _pair(
         lead = pace.lead(index)
         if lead:
             side.batch(first + calls, lead)  # on other slots
-        before = cpu_seconds(ours.child.pid)
+        before, theirs = cpu_seconds(ours.child.pid), cpu_seconds(against.child.pid)
         wall = side.batch(first, calls)
         after = cpu_seconds(ours.child.pid)
+        theirs = cpu_seconds(against.child.pid) - theirs
+        session.cpu[index].append((after - before if side is ours else theirs, wall))
         seconds[index] = max(wall - pace.costs[index], 0.02 * wall) / calls
         if side is ours:
             session.blur = max(session.blur, wall / calls - seconds[index])
@@ -403,74 +407,6 @@ class _Renewed:
         self._inputs.renew(first, calls, source)
         self._next = (first, calls)
         return now
-
-
-class _Used:
-    """CPU time that the candidate's process used in its batches, and in the calls before them.
-
-    ``waiting``: as in :class:`Tried`; those threads are awake for a while before they sleep.
-    """
-
-    def __init__(self, waiting: int = 0) -> None:
-        self._usually = _UNEVEN_SECONDS + SPIN_SECONDS * waiting
-        self._cpu = self._wall = 0.0
-        self._all: list[tuple[float, int]] = []  # timed calls; the others only where calls lead
-        self._lead: list[tuple[float, int]] = []
-        self._timed: list[tuple[float, int]] = []
-
-    def add(self, wall: float, lead: tuple[float, int], timed: tuple[float, int]) -> None:
-        """Seconds of a batch, and CPU seconds and calls of what came before and of the batch."""
-        self._cpu += max(0.0, timed[0])
-        self._wall += wall
-        self._all.append(timed)
-        if lead[1]:
-            self._lead.append(lead)
-            self._timed.append(timed)
-
-    def ahead(self) -> str | None:
-        """Words, if calls that do not count use far more of the CPU than those that do."""
-        if not self._lead:
-            return None
-        lead, timed = (
-            plain.median(cpu / calls for cpu, calls in rows) for rows in (self._lead, self._timed)
-        )
-        more = (lead - timed) * plain.median(calls for _, calls in self._lead)
-        if lead <= _AHEAD * timed or more < _AHEAD_SECONDS:
-            return None
-        return (
-            f"a call uses {timed * 1e6:.3g} µs of the CPU when it is timed and {lead * 1e6:.3g} µs "
-            "just before that: work done ahead of the clock"
-        )
-
-    def uneven(self) -> float:
-        """CPU time of a call on average, over what is usual when it is timed; 1 if much the same.
-
-        A ratio rests on what most pairs say, so a candidate could do the work of some pairs in
-        others, or in calls that do not count: the inputs of the next pair are there already. What
-        it saves is then spent elsewhere in its process, and means show that. One call ahead serves
-        one pair, so the few most costly pairs can be spared: they gain nothing.
-        """
-        if len(self._all) < MIN_PAIRS:
-            return 1.0
-        shares = [max(cpu, 1e-9) / calls for cpu, calls in self._all]
-        usual = interval(np.log(np.asarray(shares))).ratio
-        both = [
-            (lead[0] + timed[0], lead[1] + timed[1])
-            for lead, timed in zip(self._lead, self._timed, strict=True)
-        ]
-        worst = 1.0
-        for rows in filter(None, (self._all, self._lead, both)):
-            kept = sorted(rows, key=lambda row: row[0] / row[1])
-            kept = kept[: len(kept) - math.ceil(_SPARED * len(kept))]
-            calls = sum(row[1] for row in kept)
-            more = sum(row[0] for row in kept) - usual * calls
-            if calls and more > self._usually * len(kept):
-                worst = max(worst, 1.0 + more / (usual * calls))
-        return worst
-
-    @property
-    def cores(self) -> float:
-        return self._cpu / self._wall if self._wall > 0 else 0.0
 
 
 def _maybe_probe(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 import subprocess
 import sys
@@ -10,20 +11,20 @@ from dataclasses import replace
 import pytest
 import torch
 
+from kforge_nb.judge import timing
 from kforge_nb.judge.cases import secret_generator
 from kforge_nb.judge.evaluation import Comparison, Verdict
 from kforge_nb.judge.leaks import leak
+from kforge_nb.judge.moved import SPIN_SECONDS, Used, by_cpu
 from kforge_nb.judge.physics import floor_seconds, moved_bytes
-from kforge_nb.judge.ruling import merged, rule
+from kforge_nb.judge.ruling import Ruling, merged, rule
 from kforge_nb.judge.runner_handle import timing_environment
 from kforge_nb.judge.slots import TimedInputs
-from kforge_nb.judge.statistics import Interval
+from kforge_nb.judge.statistics import Interval, middle
 from kforge_nb.judge.timing import (
     SETTLE_SECONDS,
-    SPIN_SECONDS,
     Plan,
     Session,
-    _Used,
     run_session,
 )
 from kforge_nb.profile.calibration import Calibration
@@ -332,13 +333,17 @@ def test_threads_of_its_own_do_not_earn_it_time_to_wait(inputs):
 CALLS = 60  # of a timed batch, with a third as many before it
 
 
-def _uneven(pairs) -> float:
-    """What is found of pairs of CPU seconds, each of a call before the batch and of one in it."""
-    used = _Used()
+def _used(pairs, waiting=0) -> Used:
+    """Of pairs of CPU seconds, each of a call before the batch and of one in it."""
+    used = Used(waiting)
     for lead, timed in pairs:
         used.add(6e-3, (lead * CALLS / 3, CALLS // 3), (timed * CALLS, CALLS))
     assert used.ahead() is None
-    return used.uneven()
+    return used
+
+
+def _uneven(pairs) -> float:
+    return _used(pairs).uneven()
 
 
 def test_work_that_is_moved_between_calls_is_seen():
@@ -362,9 +367,123 @@ def test_work_that_differs_as_machines_do_is_not_called_moved():
     assert _uneven([(1e-4, 1e-4)] * 9) == 1.0
 
 
+@pytest.mark.parametrize("share", [0.05, 0.1, 0.3])
+@pytest.mark.parametrize("every", [1, 2, 3])
+def test_a_little_work_before_each_batch_counts_for_all_that_it_gains(share, every):
+    """Also where it is less than machines differ by, and where it is done in some pairs only."""
+    whole, source = 100e-6, random.Random(7)
+    pairs, ready = [], False
+    for i in range(40):
+        lead = whole * (1.0 + 3.0 * share * (i % every == 0))  # three times as many are timed
+        noise = source.lognormvariate(0.0, 0.02)
+        pairs.append((lead * noise, whole * (1.0 - share * ready) * noise))
+        ready = i % every == 0
+    gained = whole / math.exp(middle([math.log(timed) for _, timed in pairs]))
+    assert _used(pairs).shifted() > gained - 0.03
+
+
+@pytest.mark.parametrize("waiting", [0, 1])
+def test_what_honest_kernels_use_before_a_batch_is_no_work_ahead(waiting):
+    """Threads that wake, cold caches, calls that take more at times, pairs of anything."""
+    source = random.Random(6)
+    for n in (10, 40):
+        noise = [source.lognormvariate(0.0, 0.3) for _ in range(n)]
+        whole = [100e-6 * (1 + waiting) * t for t in noise]
+        wakes = 0.1e-3 * (1 + waiting) / (CALLS / 3)
+        assert _used([(t + wakes, t) for t in whole], waiting).shifted() == 1.0
+        spoilt = [(20 * t if i % 5 == 0 else t, t) for i, t in enumerate(whole)]
+        assert _used(spoilt, waiting).shifted() < 1.1
+    assert _used([(2e-4, 1e-4)] * 9).shifted() == 1.0
+
+
+def test_far_more_work_before_each_batch_is_suspicious_where_there_are_pairs_enough():
+    """A few pairs that a busy machine spoilt are no evidence against an honest kernel."""
+    for pairs, seen in ((9, False), (10, True)):
+        used = Used()
+        for _ in range(pairs):
+            used.add(6e-3, (20 * 4e-4, 20), (60 * 1e-4, 60))
+        assert (used.ahead() is not None) is seen
+    used.add(6e-3, (20 * 1e-4, 20), (60 * 1e-4, 60))
+    assert "ahead of the clock" in used.ahead()
+
+
+def test_a_gain_that_may_come_from_the_calls_before_is_no_speed_up():
+    """It is undecided as long as the interval does not clear it; what is slower stays slower."""
+    sessions = [Session(ahead=1.08), Session(ahead=1.12)]
+    for low, verdict in ((1.02, Verdict.UNDECIDED), (1.099, Verdict.UNDECIDED)):
+        ruled = rule(_target(), _comparison(1.15, low, 1.2), sessions, 0.0)
+        assert ruled.verdict is verdict
+        assert "just before" in ruled.reason
+    assert rule(_target(), _comparison(1.15, 1.11, 1.2), sessions, 0.0).verdict is Verdict.ACCEPTED
+    far = [Session(ahead=1.25)]
+    assert rule(_target(), _comparison(3.0, 2.9, 3.1), far, 0.0).verdict is Verdict.UNDECIDED
+    assert rule(_target(), _comparison(0.9, 0.8, 0.95), sessions, 0.0).verdict is Verdict.SLOWER
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3])
+def test_on_a_busy_machine_what_waited_less_is_not_faster(processes):
+    """There the lower end by CPU time counts, too, and what may be work of other calls of that."""
+
+    def ruled(low: float, foreign: float = 0.5, ahead: float = 1.0) -> Ruling:
+        by_cpu = Interval(low + 0.05, low, low + 0.1, 40)
+        timed = {"ours": [1e-3] * 12, "against": [2e-3] * 12}
+        sessions = [
+            Session(by_cpu=by_cpu, foreign=foreign, ahead=ahead, **timed) for _ in range(processes)
+        ]
+        return rule(_target(), _comparison(2.0, 1.9, 2.1), sessions, 0.0)
+
+    assert ruled(0.9).verdict is Verdict.UNDECIDED
+    assert "CPU time" in ruled(0.9).reason
+    assert ruled(1.1).verdict is Verdict.ACCEPTED
+    assert ruled(0.9, foreign=0.1).verdict is Verdict.ACCEPTED
+    assert ruled(1.1, ahead=1.15).verdict is Verdict.UNDECIDED
+    assert ruled(1.1, foreign=0.1, ahead=1.15).verdict is Verdict.ACCEPTED
+    unknown = [Session(foreign=0.5), Session(foreign=0.5, by_cpu=Interval(0.9, 0.8, 1.0, 40))]
+    found = rule(_target(), _comparison(2.0, 1.9, 2.1), unknown, 0.0)
+    assert found.verdict is Verdict.ACCEPTED
+
+
+def test_cpu_time_tells_the_speed_of_sides_that_wait():
+    """Whoever waited less is no faster; two cores do the same work in half the time."""
+    source = random.Random(8)
+    noise = [source.lognormvariate(0.0, 0.02) for _ in range(40)]
+    waits = [source.choice([0.0, 3e-3, 9e-3]) for _ in range(40)]
+    ours = [(6e-3 * t, 6e-3 * t) for t in noise]
+    rows = [(cpu, wall, wait) for (cpu, wall), wait in zip(ours, waits, strict=True)]
+    assert by_cpu(ours, [(cpu, wall + wait) for cpu, wall, wait in rows]).low < 1.0
+    assert by_cpu(ours, [(2 * cpu, 2 * wall + wait) for cpu, wall, wait in rows]).low > 1.9
+    several = [(cpu, wall / 2 + i % 2 * wait) for i, (cpu, wall, wait) in enumerate(rows)]
+    assert by_cpu(several, ours).low > 1.9
+    assert by_cpu(ours[:9], ours[:9]) is None
+    assert by_cpu([(0.0, 1e-3)] * 40, ours) is None
+
+
+def test_cpu_time_of_both_sides_is_kept_beside_the_clock(inputs, monkeypatch):
+    """Each batch with its own process's, none with the calls before it."""
+    clocks = {1: 0.0, 2: 0.0}
+    sides = {}
+    for pid, seconds in ((1, 3e-4), (2, 9e-4)):
+        sides[pid] = side = _Side(1e-3, 0.02, pid)
+        side.child = type("Child", (), {"pid": pid})
+
+        def batch(first, calls, pid=pid, seconds=seconds, batch=side.batch):
+            clocks[pid] += calls * seconds
+            return batch(first, calls)
+
+        side.batch = batch
+    monkeypatch.setattr(timing, "cpu_seconds", clocks.__getitem__)
+    monkeypatch.setattr(timing, "thread_count", lambda _: 1)
+    monkeypatch.setattr(timing.Foreign, "share", lambda _: 0.0)
+    found = _session(inputs, sides[1], sides[2])
+    assert found.by_cpu.ratio == pytest.approx(3.0)
+    assert [len(rows) for rows in found.cpu] == [len(found.ours)] * 2
+    calls = [count for _, count in sides[1].asked[6::2]]
+    assert [cpu for cpu, _ in found.cpu[0]] == pytest.approx([3e-4 * count for count in calls])
+
+
 def test_more_pairs_tell_moved_work_from_a_kernel_that_is_faster_by_more(inputs, monkeypatch):
     """It is timed on until the whole interval lies above what could have been moved."""
-    monkeypatch.setattr(_Used, "uneven", lambda used: 1.45)
+    monkeypatch.setattr(Used, "uneven", lambda used: 1.45)
     for seed in range(3):
         ours, against = _Side(1e-3, 0.3, seed), _Side(1.7e-3, 0.3, seed + 50)
         found = _session(inputs, ours, against, Plan(seconds=60.0))
