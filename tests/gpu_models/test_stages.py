@@ -12,12 +12,20 @@ from pathlib import Path
 import pytest
 import torch
 
-from benchmarks import gpu_models, gpu_models_run, gpu_models_time
+from benchmarks import gpu_models, gpu_models_run, gpu_models_search, gpu_models_time
 from benchmarks.gpu_models_cases import build
 from benchmarks.gpu_models_kernels import Kernels
 from benchmarks.gpu_models_profile import profile_stage
 from benchmarks.gpu_models_rows import rows_of
-from benchmarks.gpu_models_search import LEAST_S, Budget, Diary, fitted, follow
+from benchmarks.gpu_models_search import (
+    LEAST_S,
+    LINES,
+    Budget,
+    Diary,
+    fitted,
+    follow,
+    search_stage,
+)
 from benchmarks.gpu_models_sides import Sides, all_sides
 from benchmarks.gpu_models_state import Places, StageFile, waited
 from benchmarks.gpu_models_time import time_stage
@@ -383,7 +391,7 @@ def test_what_a_run_is_doing_is_told_while_it_goes_on():
 
 def test_a_diary_has_a_line_where_a_run_says_something_else():
     """Counts that move on are no news, another step is, and the status is always the newest."""
-    clock = iter([0.0, 1.0, 40.0])
+    clock = iter([100.0, 101.0, 140.0])
     diary = Diary(lambda: next(clock))
     diary.told("searching, 1 of 40 candidates judged")
     diary.told("searching, 2 of 40 candidates judged")
@@ -393,3 +401,41 @@ def test_a_diary_has_a_line_where_a_run_says_something_else():
         (1.0, "searching, 1 of 40 candidates judged"),
         (40.0, "measuring in the model, 54 s left"),
     ]
+
+
+def test_a_diary_keeps_its_newest_lines_and_their_beginnings():
+    """A run that changes its mind all the time fills no file."""
+    diary = Diary()
+    words = [f"{'searching' if i % 2 else 'waiting'} {'x' * i}" for i in range(LINES + 50)]
+    for status in words:
+        found = diary.told(status)
+    assert [line for _, line in found["diary"]] == [status[:200] for status in words[50:]]
+    assert found["step"] == f"optimize: {words[-1]}"
+
+
+def test_a_search_that_is_broken_off_leaves_its_diary_and_its_candidates(tmp_path, monkeypatch):
+    """What was found until then is in the file already, however the process ends."""
+    node = {"id": 1, "target": 0, "title": "tiles of 8", "verdict": "slower", "speedup": 0.5,
+            "created": 3.0, "reason": "slower"}  # fmt: skip
+    document = {"targets": [{"index": 0, "name": "silu"}], "nodes": [node]}
+    stored = argparse.Namespace(node=lambda *_: {"evaluation": {"seconds": {"timing": 1.234}}})
+
+    def broken_off(_seconds):
+        raise KeyboardInterrupt
+
+    run = argparse.Namespace(
+        status=lambda: "searching, 1 of 9 candidates judged", wait=broken_off, document=document,
+        record=argparse.Namespace(id="r", store=stored), state="searching",
+    )  # fmt: skip
+    monkeypatch.setattr(gpu_models_search, "build", lambda *_: None)
+    monkeypatch.setattr(gpu_models_search, "workload_of", lambda _: None)
+    monkeypatch.setattr(gpu_models_search, "_run", lambda *_: run)
+    places = Places(tmp_path, tmp_path)
+    with pytest.raises(KeyboardInterrupt):
+        search_stage("vae", "tiny", "cpu", places, Budget())
+    body = places.read("vae", "search")
+    assert not body["done"]
+    assert [line for _, line in body["diary"]] == ["searching, 1 of 9 candidates judged"]
+    (candidate,) = body["candidates"]
+    assert (candidate["target"], candidate["verdict"]) == ("silu", "slower")
+    assert candidate["seconds"] == {"timing": 1.23}

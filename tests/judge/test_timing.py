@@ -7,6 +7,7 @@ import random
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -18,12 +19,13 @@ from kforge_nb.judge.leaks import leak
 from kforge_nb.judge.moved import SPIN_SECONDS, Used, by_cpu
 from kforge_nb.judge.physics import floor_seconds, moved_bytes
 from kforge_nb.judge.ruling import Ruling, merged, rule
-from kforge_nb.judge.runner_handle import timing_environment
+from kforge_nb.judge.runner_handle import Runner, timing_environment
 from kforge_nb.judge.slots import TimedInputs
 from kforge_nb.judge.statistics import Interval, middle
 from kforge_nb.judge.timing import (
     SETTLE_SECONDS,
     Plan,
+    RunnerSide,
     Session,
     run_session,
 )
@@ -222,6 +224,10 @@ def test_few_samples_that_lie_apart_are_not_faster_than_any_of_them():
     samples = (60.0, 300.0, 310.0)
     found = Comparison("eager", 0.3, 0.2, 0.4, 3, 300.0, 90.0, samples, samples)
     assert rule(_target(), found, [Session()], 1e-6).verdict is Verdict.SLOWER
+    assert rule(_target(), found, [Session()], 100e-6).verdict is Verdict.SLOWER
+    assert rule(_target(), found, [Session()], 110e-6).verdict is Verdict.SUSPICIOUS
+    one = replace(found, n=1, ours_us=60.0, ours_samples_us=(60.0,))
+    assert rule(_target(), one, [Session()], 61e-6).verdict is Verdict.SUSPICIOUS
 
 
 @pytest.mark.parametrize(
@@ -231,14 +237,43 @@ def test_few_samples_that_lie_apart_are_not_faster_than_any_of_them():
         ([(400, 0), (400, 64000)] * 4, 0),
         ([(400, 700000), (400, 90000), *[(400, 0)] * 8], 0),
         ([(6, 126)] * 20, 0),
+        ([(100_000, 700_000)] * 8, 0),
+        ([(100_000, 900_000)] * 8, 9),
         ([(1, 1 << 20)] * 3, 0),
         ([], 0),
     ],
-    ids=["in every batch", "in some", "in the first", "a little", "too few batches", "none"],
+    ids=[
+        "in every batch",
+        "in some",
+        "in the first",
+        "a little",
+        "less than blocks of calls",
+        "a block of some calls",
+        "too few batches",
+        "none",
+    ],
 )
 def test_memory_that_every_batch_keeps_is_a_leak(grown, bytes_):
     """What grows once, or now and then, is the allocator's business."""
     assert leak(grown) == bytes_
+
+
+def test_the_heap_is_looked_at_from_one_look_to_the_next(monkeypatch):
+    """The first look has nothing to compare with; only calls since the last one count."""
+    heaps = iter([1000, 1300, 1300])
+    monkeypatch.setattr(Runner, "heap", lambda _: next(heaps))
+    monkeypatch.setattr(Runner, "batch", lambda *_: (1.0, 1.0))
+    runner = Runner.__new__(Runner)
+    runner.child = _Child()
+    side = RunnerSide(runner, 1.0, 1)
+    for batches in ((5,), (3, 4), (2,)):
+        for calls in batches:
+            side.batch(0, calls)
+        side.look()
+    assert side.grown == [(7, 300), (2, 0)]
+    worker = RunnerSide(SimpleNamespace(child=_Child(), heap=lambda: pytest.fail("looked")), 1.0)
+    worker.look()
+    assert worker.grown == []
 
 
 def test_hidden_work_is_suspicious():
