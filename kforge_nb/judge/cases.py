@@ -206,14 +206,11 @@ def build_cases(
     Raises:
         BadInput: the target has no captured inputs, or eager itself fails on them.
     """
-    cases, first = list(captured), captured[0] if captured else None
-    for case in () if captured else _captured(target, make):
-        first = first or case
-        cases.append(keep(case))
-    if first is None:
-        raise BadInput(f"target {target.name} has no captured inputs to judge with")
+    cases, first = (list(captured), captured[0]) if captured else _seen(target, make, keep)
     left = memory // max(first.bytes, 1) - len(cases)
     base = first.inputs
+    names = _hard_names(target.graph, base, first)
+    del first  # what ``keep`` did not keep of it is not to be in the way of the next ones
     if base and base[0].device != generator.device:  # the device was full
         generator = secret_generator(str(base[0].device))
     sides = Sides(target.graph, base)
@@ -224,7 +221,6 @@ def build_cases(
     for name in sides.names:
         if name in ALWAYS or len(cases) < left:
             adder.add_sides(sides, name)
-    names = _hard_names(target.graph, base, first)
     for index, name in enumerate(names):
         if index < _ALWAYS or len(cases) < left:
             adder.add(name, partial(hard_set, name))
@@ -234,6 +230,18 @@ def build_cases(
             adder.add(rest[one], partial(hard_set, rest[one]))
             break
     return cases
+
+
+def _seen(target: Target, make: _Make, keep: Callable[[Case], Any]) -> tuple[list[Any], Case]:
+    """What is kept of the cases of captured inputs, and the first of them whole."""
+    cases: list[Any] = []
+    first = None
+    for case in _captured(target, make):
+        first = first or case
+        cases.append(keep(case))
+    if first is None:
+        raise BadInput(f"target {target.name} has no captured inputs to judge with")
+    return cases, first
 
 
 def _captured(target: Target, make: _Make) -> Iterator[Case]:
@@ -310,10 +318,13 @@ class _Adder:
 
     def add_sides(self, sides: Sides, name: str) -> None:
         """The set of all other inputs, and those of one each where that tells too little."""
-        case = self.add(name, partial(sides.draw, name))
-        telling = case is not None and any(_tells(e) for e in case.expected)
+        telling = self._telling(self.add(name, partial(sides.draw, name)))
         for alone in sides.alone(name, self._base if telling else None)[:_MOST_ALONE]:
             self.add(alone, partial(sides.draw, alone))
+
+    @staticmethod
+    def _telling(case: Case | None) -> bool:
+        return case is not None and any(_tells(e) for e in case.expected)
 
 
 def _tells(expected: Expected) -> bool:

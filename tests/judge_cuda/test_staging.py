@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import random
 
 import numpy as np
@@ -10,7 +11,15 @@ import torch
 
 from kforge_nb.judge.correctness import check_output, expect
 from kforge_nb.judge.cuda.protocol import Touched
-from kforge_nb.judge.cuda.staging import Staging, draw, noted, seed_of, unit_of, values_of
+from kforge_nb.judge.cuda.staging import (
+    Staging,
+    _numbers,
+    draw,
+    noted,
+    seed_of,
+    unit_of,
+    values_of,
+)
 from kforge_nb.judge.regions import Buffer
 from kforge_nb.judge.runner_handle import RunnerFailed
 from kforge_nb.judge.slots import TimedInputs
@@ -67,18 +76,48 @@ def test_draws_are_spread_and_in_range():
     assert [unit_of(Buffer(0, n, 2)) for n in (2, 1 << 14, 1 << 20)] == [2, 16, 64]
 
 
-def test_elements_of_a_strided_output_are_found_by_their_place_in_memory():
+STRIDED = {
+    "turned, with gaps": ((3, 4), (1, 6)),
+    "dense": ((3, 4), (4, 1)),
+    "channels-last": ((2, 3, 4, 5), (60, 1, 15, 3)),
+    "a slice of rows": ((3, 4), (9, 1)),
+    "one element an axis": ((1, 4, 1), (7, 2, 3)),
+    "a scalar": ((), ()),
+}
+
+
+@pytest.mark.parametrize("name", STRIDED)
+def test_elements_of_a_strided_output_are_found_by_their_place_in_memory(name):
     """Notes are taken by address; what is between the elements does not count."""
-    spec = TensorSpec((3, 4), (1, 6), "float32")
-    exact = torch.arange(12.0).view(3, 4).double()
-    memory = torch.full((21,), -1.0)
-    memory.as_strided((3, 4), (1, 6)).copy_(exact)
-    places = np.arange(21)
-    expected, values = noted(expect(exact, exact.float()), memory, places, spec)
-    assert len(values) == 12
+    shape, stride = STRIDED[name]
+    spec, count = TensorSpec(shape, stride, "float32"), math.prod(shape)
+    exact = torch.arange(float(count)).view(shape).double()
+    extent = 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
+    memory = torch.full((extent,), -1.0)
+    memory.as_strided(shape, stride).copy_(exact)
+    expected, values = noted(expect(exact, exact.float()), memory, np.arange(extent), spec)
+    assert sorted(values.tolist()) == list(range(count))
     assert check_output(expected, values, "out0", "x").wrong is None
-    values[5] += 1
+    values[-1] += 1
     assert check_output(expected, values, "out0", "x").wrong
+
+
+def test_of_an_expanded_output_each_element_in_memory_is_one():
+    """Where several elements lie at one place, one of them is compared."""
+    spec = TensorSpec((3, 4), (0, 1), "float32")
+    exact = torch.arange(4.0).expand(3, 4).double()
+    expected, values = noted(expect(exact, exact.float()), torch.arange(4.0), np.arange(4), spec)
+    assert values.tolist() == [0, 1, 2, 3]
+    assert check_output(expected, values, "out0", "x").wrong is None
+
+
+def test_notes_of_a_large_strided_output_cost_nothing():
+    """Their places are worked out one by one, not by numbering all elements."""
+    spec = TensorSpec((1, 1 << 10, 1 << 15, 1 << 15), (1 << 40, 1, 1 << 25, 1 << 10), "float16")
+    assert _numbers(np.array([5, (3 << 25) + (7 << 10) + 9]), spec).tolist() == [
+        5 << 30,
+        (9 << 30) + (3 << 15) + 7,
+    ]
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32", "float16", "bfloat16", "int64", "bool"])

@@ -13,6 +13,7 @@ The arithmetic of :func:`seed_of` and :func:`draw` is that of the kernels in flu
 
 from __future__ import annotations
 
+import math
 import secrets
 import struct
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ import numpy as np
 import torch
 
 from kforge_nb.candidates.plan import DTYPE_BYTES
-from kforge_nb.judge.regions import Buffer, extent
+from kforge_nb.judge.regions import Buffer
 
 if TYPE_CHECKING:
     from kforge_nb.judge.correctness import Expected
@@ -129,16 +130,22 @@ def noted(
 
     Places count elements in memory; those between the elements of a strided output drop out.
     """
-    index = torch.from_numpy(places)
-    dense = torch.empty(spec.shape, device="meta")
-    if tuple(spec.stride) != tuple(dense.stride()):
-        numbers = torch.full((extent(spec),), -1, dtype=torch.int64)
-        numbers.as_strided(spec.shape, spec.stride).copy_(
-            torch.arange(dense.numel()).view(spec.shape)
-        )
-        index = numbers[index]
+    index = torch.from_numpy(_numbers(places, spec))
     there = index >= 0
     return expected.at(index[there]), values[there]
+
+
+def _numbers(places: np.ndarray, spec: TensorSpec) -> np.ndarray:
+    """Row-major numbers of the elements at these places in memory; -1 where there is none."""
+    steps = [math.prod(spec.shape[i + 1 :]) for i in range(len(spec.shape))]
+    axes = sorted(zip(spec.stride, spec.shape, steps, strict=True), reverse=True)
+    left, numbers = places.copy(), np.zeros_like(places)
+    for stride, size, step in axes:
+        if size > 1 and stride > 0:
+            along = np.minimum(left // stride, size - 1)
+            left -= along * stride
+            numbers += along * step
+    return np.where(left == 0, numbers, -1)
 
 
 def values_of(words: Sequence[int], dtype: str) -> torch.Tensor:

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from kforge_nb.candidates.recipes.cuda import emit
+from kforge_nb.candidates.recipes.cuda.kept import kept_text
 from kforge_nb.candidates.recipes.families import activation, batch_norm, rotary
 from kforge_nb.candidates.recipes.families.program import read_program
 from kforge_nb.candidates.recipes.families.rowcode import RowCode, Store, is_pointwise
@@ -111,17 +112,19 @@ class CudaPointwise:
         widths = _widths(code, match.target)
         large = elements >= 1 << 20
         unroll = [2, 4, 1, 8] if large else [1, 2]
+        waves = [0, 8, 16, 4] if large else [0]
         way: dict[str, list[Any]] = {}
         if _has_columns(code, widths):
             way["way"] = ["columns", "rows"]
             unroll = [4, 2, 8, 1] if elements >= _MANY else unroll
+            waves = [8, 4, 16, 0] if elements >= _MANY else waves  # few blocks, each for many rows
         return {
             **way,
             "unroll": unroll,
             "block": [256, 512, 128, 1024],
             "vector": widths,
             "stores": ["plain", "stream"],
-            "waves": [0, 8, 16, 4] if large else [0],
+            "waves": waves,
         }
 
     def emit(self, match: Match, params: Params) -> Candidate:
@@ -157,7 +160,9 @@ class CudaPointwise:
             f"using Index = {index};",
             emit.row_code_text(code),
             emit.mix_text(code),
-            code.function("KF_INLINE void body(const Row& p, int64_t i, L n)", "before"),
+            kept_text(code)
+            if columns
+            else code.function("KF_INLINE void body(const Row& p, int64_t i, L n)", "before"),
             emit.kernel_text("columns.cuh" if columns else "pointwise.cuh"),
         ]
         given = ", ".join(n for _, n in code.arguments())

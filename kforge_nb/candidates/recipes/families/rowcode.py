@@ -51,6 +51,8 @@ POINTWISE: dict[str, str] = {
     "type_as": "{0}",
 }
 """C++ of each element-wise operator; ``gelu`` and ``pow`` have variants of their own."""
+_EXACT = frozenset({"relu", "neg"})
+"""What leaves a 16-bit number one."""
 
 
 def literal(value: float) -> str:
@@ -272,7 +274,8 @@ class RowCode:
         if self._hoists(op):
             texts = [t.removeprefix("p.") for t in texts]
         text = formula.format(*texts)
-        return f"through({text}, f16{{}})" if op.dtype is torch.float16 else text
+        exact = op.name in _EXACT and getattr(op.args["input"], "dtype", None) is op.dtype
+        return text if exact or op.dtype is not torch.float16 else f"through({text}, f16{{}})"
 
     def structs(self) -> str:
         """The ``Args`` and ``Row`` structs and ``touch``, which prefetches a row's inputs."""
