@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from kforge_nb.errors import BadInput
@@ -77,18 +77,7 @@ def profile(
     cores = max(load.cores, load_whole.cores)
     if crowded := cores >= BUSY_CORES:
         workload.note(crowded_note(cores))
-    least = [_roofline_us(t, m, limits) for t, m in zip(targets, found, strict=True)]
-    rows = [_row(t, m, wall, us) for t, m, us in zip(targets, found, least, strict=True)]
-    beaten = [r for r, us in zip(rows, least, strict=True) if r.roofline_us is None and us > 0]
-    # By what the table shows of a share: smaller differences are luck, and equal rows keep the
-    # order in which the model runs them.
-    rows.sort(key=lambda r: -round(r.share or 0.0, 3))
-    own = numbers(granularity, [row.fingerprint for row in rows])
-    for row, index in zip(rows, own, strict=True):
-        row.index = index
-    if beaten:
-        told = (f"{row.index} {row.name}" for row in sorted(beaten, key=lambda row: row.index))
-        workload.note(beaten_note(list(told)))
+    rows = _rows(workload, granularity, zip(targets, found, strict=True), wall, limits)
     if busy is None:
         workload.note("the profiler told no device times; those of the targets are taken instead")
         busy = sum((row.mean_us or 0.0) * row.calls for row in rows)
@@ -122,6 +111,31 @@ def _roofline_us(target: Target, found: Measured, limits: Calibration) -> float:
         return 0.0
     flops = found.flops if target.vendor else 0
     return limits.roofline_us(moved_bytes(target), flops, compute_dtype(target))
+
+
+def _rows(
+    workload: Workload,
+    granularity: Granularity,
+    measured: Iterable[tuple[Target, Measured]],
+    wall: float,
+    limits: Calibration,
+) -> list[Row]:
+    """The table's rows in order, with their numbers; a roofline that was beaten is told."""
+    least = [(target, found, _roofline_us(target, found, limits)) for target, found in measured]
+    rows = [_row(target, found, wall, us) for target, found, us in least]
+    beaten = [
+        row for row, (*_, us) in zip(rows, least, strict=True) if row.roofline_us is None and us > 0
+    ]
+    # By what the table shows of a share: smaller differences are luck, and equal rows keep the
+    # order in which the model runs them.
+    rows.sort(key=lambda row: -round(row.share or 0.0, 3))
+    own = numbers(granularity, [row.fingerprint for row in rows])
+    for row, index in zip(rows, own, strict=True):
+        row.index = index
+    if beaten:
+        told = (f"{row.index} {row.name}" for row in sorted(beaten, key=lambda row: row.index))
+        workload.note(beaten_note(list(told)))
+    return rows
 
 
 def _row(target: Target, found: Measured, wall: float, least_us: float) -> Row:
