@@ -156,15 +156,21 @@ def _saved(state: TargetState) -> float:
 def _first_ones_first(
     states: Sequence[TargetState], ready: Sequence[TargetState]
 ) -> Sequence[TargetState]:
-    """The open targets; only those where nothing was tried once another has had its third."""
+    """The open targets; only those where nothing was tried once another has had its third.
+
+    As long as there are such, none gets a second attempt before the first one's end is known:
+    where nothing is known yet, the first tells most.
+    """
     most = max(map(_potential, states))
     fresh = [
         s
         for s in ready
         if not s.attempts + s.pending and _potential(s) >= max(WORTH_A_DRAFT * most, 1e-12)
     ]
+    if not fresh:
+        return ready
     due = any(s.attempts + s.pending >= FOURTH - 1 for s in states)
-    return fresh if fresh and due else ready
+    return fresh if due else [s for s in ready if s.attempts or not s.pending]
 
 
 def _potential(state: TargetState) -> float:
@@ -189,8 +195,9 @@ def next_target(
             an attempt.
         least_value: Nor is an expected gain per price at or below this.
         broad: Whether every target that is worth it gets a first attempt before any other gets its
-            fourth: the expected gain of a target where nothing was tried is a guess, and what wins
-            alone may still be refused in the model, so not all is put on one.
+            fourth, or a second one whose first has not ended: the expected gain of a target where
+            nothing was tried is a guess, and what wins alone may still be refused in the model, so
+            not all is put on one.
 
     Returns:
         The pick, with its reason in words; Stop where nothing is open or worth it.

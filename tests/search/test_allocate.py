@@ -198,3 +198,13 @@ def test_a_first_attempt_under_way_keeps_nobody_waiting():
     assert next_target([large, state(1, pending=1)], broad=True).index == 0
     assert next_target([large, state(1, open=False)], broad=True).index == 0
     assert next_target([large, state(1)]).index == 0
+
+
+def test_the_first_attempt_on_a_target_ends_before_its_second_begins():
+    """As long as another that is worth it has had none; with nothing else to do it goes on."""
+    under_way = state(0, share=0.6, pending=1)
+    assert next_target([under_way, state(1)], broad=True).index == 1
+    assert next_target([under_way, state(1, pending=1)], broad=True).index == 0
+    assert next_target([under_way, state(1, share=0.001)], broad=True).index == 0
+    assert next_target([state(0, share=0.6, attempts=1), state(1)], broad=True).index == 0
+    assert next_target([under_way, state(1)]).index == 0
