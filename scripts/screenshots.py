@@ -4,6 +4,7 @@
 
     python scripts/screenshots.py                        # searches for about a minute first
     python scripts/screenshots.py --run RUN.kforge.json  # pictures of a run made before
+    python scripts/screenshots.py --run RUN.kforge.json --cell "net(x)"  # and its cell
 
 The one picture that a search without costs cannot give, gain against money, shows the example run
 of the tests, and says so in its name.
@@ -31,7 +32,10 @@ IMAGES = ROOT / "docs" / "images"
 LARGEST = 200_000
 WIDTH = 1100
 NAME = "minilm"
-CELL = "%%kforge optimize --budget {budget} --time-limit {time_limit:.0f} --as {name}\nembed(batch)"
+CELL = (
+    "%%kforge optimize --budget {budget} --time-limit {time_limit:.0f} "
+    "--guard-time {guard_time:.0f} --as {name}\n{body}"
+)
 PARTS = {"search": ".kforge-two", "cost": ".kforge-cost", "guard": ".kforge-guard"}
 PAID = {"calls": 1, "usd": 0.012, "tokens_in": 2100, "tokens_out": 900}
 READY = "document.querySelector('.kforge-code, .kforge-panel h3') !== null"
@@ -41,6 +45,7 @@ def main() -> int:
     """Search or read, then look; 1 where no browser can be driven."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n", maxsplit=1)[0])
     parser.add_argument("--run", type=Path, help="a saved run; without it one is made")
+    parser.add_argument("--cell", default="embed(batch)", help="what the cell of that run called")
     parser.add_argument("--keep", type=Path, help="where to save the run that is made")
     options = parser.parse_args()
     missing = why_no_browser()
@@ -49,14 +54,14 @@ def main() -> int:
         return 1
     IMAGES.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory() as home, chromium() as browser:
-        file = Path(home) / f"{NAME}.kforge.json"
+        file = Path(home) / (options.run.name if options.run else f"{NAME}.kforge.json")
         made = options.run.read_text() if options.run else search(Path(home))
         file.write_text(made)
         if options.keep is not None:
             options.keep.write_text(made)
         of_the_view(browser, file)
         of_money(browser, Path(home))
-        of_jupyterlab(browser, file, Path(home))
+        of_jupyterlab(browser, file, Path(home), options.cell)
     too_large = [p.name for p in IMAGES.glob("*.png") if p.stat().st_size > LARGEST]
     if too_large:
         sys.stderr.write(f"above {LARGEST} bytes: {', '.join(too_large)}\n")
@@ -120,16 +125,16 @@ def of_money(browser: Any, home: Path) -> None:
     page.close()
 
 
-def of_jupyterlab(browser: Any, file: Path, home: Path) -> None:
+def of_jupyterlab(browser: Any, file: Path, home: Path, body: str) -> None:
     """A notebook with the run in its output, and the list of the folder's runs beside it."""
     document = dict(kforge_nb.load_run(file).document)  # with what older files do not say
     name = document["name"]
     with serving_lab(home) as (address, folder):
         (folder / file.name).write_text(file.read_text())
         (folder / "example.kforge.json").write_text((home / "example.kforge.json").read_text())
-        nbformat.write(notebook(document), folder / "sentences.ipynb")
+        nbformat.write(notebook(document, body), folder / "faster.ipynb")
         page = browser.new_page(viewport={"width": 1400, "height": 900})
-        page.goto(f"{address}lab/tree/sentences.ipynb?reset")
+        page.goto(f"{address}lab/tree/faster.ipynb?reset")
         view = page.locator(".jp-NotebookPanel").get_by_role("region", name=f"Run {name}")
         view.wait_for(timeout=60_000)
         page.get_by_text("Python 3 (ipykernel) | Idle").first.wait_for(timeout=60_000)
@@ -140,9 +145,9 @@ def of_jupyterlab(browser: Any, file: Path, home: Path) -> None:
         page.close()
 
 
-def notebook(document: dict[str, Any]) -> nbformat.NotebookNode:
+def notebook(document: dict[str, Any], body: str) -> nbformat.NotebookNode:
     """What is left in a notebook after this run."""
-    cell = CELL.format(**{**document["options"], "name": document["name"]})
+    cell = CELL.format(**{**document["options"], "name": document["name"], "body": body})
     output = nbformat.v4.new_output("display_data", data=bundle(document))
     cells = [
         nbformat.v4.new_code_cell("%load_ext kforge_nb", execution_count=3),
