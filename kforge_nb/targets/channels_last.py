@@ -124,6 +124,8 @@ class _Layer:
 
     def lay(self) -> LaidOut:
         """The laid-out copy; raises Unknown where it would not be the same graph."""
+        if any(map(self._shared, self._written())):  # what is turned would miss such a write
+            raise Unknown("an input that it writes to shares memory with another")
         for node in self.old.nodes:
             if node.op == "output":
                 self._output(node)
@@ -154,6 +156,12 @@ class _Layer:
             and storage_of(self.old.values[node]) not in written
             and not self._shared(node)
         }
+
+    def _written(self) -> list[fx.Node]:
+        """The inputs that the graph writes to."""
+        written = set[int]().union(*self.old.writes.values())
+        places = (node for node in self.old.nodes if node.op == "placeholder")
+        return [node for node in places if storages_in(self.old.values[node]) & written]
 
     def _shared(self, node: fx.Node) -> bool:
         """Whether another input is a view of the same memory."""

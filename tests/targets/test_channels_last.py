@@ -166,6 +166,22 @@ def test_an_input_that_is_written_to_is_not_replaced_by_a_copy(laid):
     assert laid(written, torch.randn(1, 8, 6, 6)).changed
 
 
+def test_a_write_to_memory_of_another_input_refuses(captured):
+    """A copy of the one, made before the write to the other, would miss it."""
+
+    def written(x, y):
+        first = conv(x)
+        y.add_(1)
+        return first, conv(x)
+
+    x = torch.randn(1, 8, 6, 6)
+    for y, same in ((x[:, :4], True), (x[:, :4].clone(), False)):
+        graph = captured(written, x, y)
+        found = lay_out(graph.gm, graph.example_inputs)
+        assert found.changed is not same
+        assert ("shares memory" in found.reason) is same
+
+
 def test_a_view_that_would_become_a_copy_and_is_written_to_refuses(captured):
     """A write through a view reaches the tensor that it is a view of; a copy would lose it."""
 
