@@ -26,7 +26,16 @@ from typing import Any, Protocol
 
 from kforge_nb.errors import ContractBreach
 
-__all__ = ["MAX_DEPTH", "MAX_LENGTH", "RESERVED", "TensorLike", "Value", "evaluate", "names"]
+__all__ = [
+    "INT_LIMIT",
+    "MAX_DEPTH",
+    "MAX_LENGTH",
+    "RESERVED",
+    "TensorLike",
+    "Value",
+    "evaluate",
+    "names",
+]
 
 MAX_LENGTH = 300
 MAX_DEPTH = 24

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
 from kforge_nb.candidates.candidate import Kernel, Language, LaunchPlan, Scratch
-from kforge_nb.candidates.expressions import RESERVED, Value, evaluate, names
+from kforge_nb.candidates.expressions import INT_LIMIT, RESERVED, Value, evaluate, names
 from kforge_nb.candidates.extension import check_extension_plan
 from kforge_nb.errors import ContractBreach
 
@@ -53,6 +53,7 @@ SCRATCH_PER_BYTE = 4
 _GRID_LIMITS = (2**31 - 1, 65535, 65535)
 _BLOCK_LIMITS = (1024, 1024, 64)
 _SHARED_LIMIT = 232448
+_LARGEST_F32 = (2 - 2**-23) * 2.0**127
 _IDENTIFIER = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}", re.ASCII)
 _TENSOR = re.compile(r"(?:in|out)(?:0|[1-9][0-9]*)", re.ASCII)
 _SCALARS = ("i64", "i32", "f32", "f64")
@@ -201,6 +202,8 @@ def _triple(data: Any, where: str) -> tuple[str, str, str]:
 
 def _text(data: Any, where: str) -> str:
     if isinstance(data, int) and not isinstance(data, bool):
+        if not -INT_LIMIT <= data < INT_LIMIT:
+            raise ContractBreach(f"{where}: an integer does not fit into 64 bits")
         return str(data)  # a bare number is what most writers of JSON put for a constant
     if not isinstance(data, str):
         raise ContractBreach(f"{where} must be a string, not {type(data).__name__}")
@@ -370,7 +373,10 @@ def _argument(
             raise ContractBreach(f"{kernel}: {arg} gives {value}, which does not fit 32 bits")
         return ("i32", value)
     if kind == "f32":
-        return ("f32", float(evaluate(text, env)))
+        number = float(evaluate(text, env))
+        if abs(number) > _LARGEST_F32:
+            raise ContractBreach(f"{kernel}: {arg} gives {number}, which does not fit 32 bits")
+        return ("f32", number)
     if kind == "f64":
         return ("f64", float(evaluate(text, env)))
     raise ContractBreach(f"{kernel}: {arg!r:.80} has no known type; use {', '.join(_SCALARS)}")

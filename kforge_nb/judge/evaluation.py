@@ -2,11 +2,24 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import asdict, dataclass, field
 from enum import StrEnum
 from typing import Any
 
-__all__ = ["Comparison", "ErrorFigure", "Evaluation", "Verdict"]
+__all__ = ["Comparison", "ErrorFigure", "Evaluation", "Verdict", "shown"]
+
+_CONTROL = re.compile(
+    r"[\x00-\x08\x0b-\x1f\x7f-\x9f\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
+
+
+def shown(text: str) -> str:
+    """Text of a candidate or a file as it may be printed.
+
+    Without characters that steer a terminal, turn the direction of text, or cannot be encoded.
+    """
+    return _CONTROL.sub("\ufffd", text.replace("\r\n", "\n"))
 
 
 class Verdict(StrEnum):
@@ -74,6 +87,11 @@ class Evaluation:
     repeatable: bool | None = None
     seconds: dict[str, float] = field(default_factory=dict)
     mismatches: tuple[dict[str, Any], ...] = ()
+
+    def __post_init__(self) -> None:
+        """Words of a candidate are in both: its exceptions, and lines of its source."""
+        object.__setattr__(self, "reason", shown(self.reason))
+        object.__setattr__(self, "log", shown(self.log))
 
     @property
     def correct(self) -> bool:

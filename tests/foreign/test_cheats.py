@@ -7,6 +7,12 @@ from foreign_files import model
 
 from kforge_nb.judge.evaluation import Verdict
 
+NUMPY = """import numpy as np
+def rms_silu(x, w):
+    v = x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * w
+    with np.errstate(over='ignore', invalid='ignore'):
+        return (v / (1 + np.exp(-v))).astype(np.float32)
+"""
 NO_KERNEL = "no kernel of its own"
 CASES = {
     "computes by torch alone": (
@@ -122,6 +128,33 @@ CASES = {
         ),
         Verdict.REFUSED, "imports socket",
     ),
+    "puts its work off by a class of its own": (
+        model(
+            """
+            y = torch.empty_like(x).as_subclass(Late)
+            y.work = lambda: self.right(x)
+            return y
+            """,
+            before=(
+                "class Late(torch.Tensor):\n"
+                "    @classmethod\n"
+                "    def __torch_function__(cls, func, types, args=(), kwargs=None):\n"
+                "        with torch._C.DisableTorchFunctionSubclass():\n"
+                "            if 'copy_' in str(func):\n"
+                "                args = [a.work() if isinstance(a, Late) else a for a in args]\n"
+                "            return func(*args, **(kwargs or {}))"
+            ),
+        ),
+        Verdict.WRONG, "no plain tensor in memory",
+    ),
+    "leaves a sign to whoever reads": (
+        model("return torch._neg_view(-self.right(x))"),
+        Verdict.WRONG, "no plain tensor in memory",
+    ),
+    "steers the terminal by what it raises": (
+        model("raise ValueError('\\x1b[2J\\x1b]0;title\\x07 \\u202e done')"),
+        Verdict.CRASHED, "ValueError: \ufffd[2J\ufffd]0;title\ufffd \ufffd done",
+    ),
     "returns half precision": (
         model("return self.right(x).half()"),
         Verdict.WRONG, "torch.float16",
@@ -141,6 +174,41 @@ def test_a_cheat_gets_its_verdict(name, judged):
     assert found.resources["host_code"] is True
 
 
+LATE = """import gc
+def late(self, y):
+    if not hasattr(y, "given"):
+        return y
+    return torch.from_numpy(rms_silu(y.given.numpy(), self.weight.detach().numpy()))
+def take_over(self):
+    if self.held is None:
+        found = getattr(gc, "get_" + "objects")()
+        self.held = next(o for o in found if type(o).__name__ == "Memory")
+        keep = self.held.keep
+        vars(self.held)["keep"] = lambda out: keep([late(self, y) for y in out])
+"""
+
+
+def test_what_is_computed_after_the_clock_has_stopped_is_wrong(judged):
+    """Noting the inputs alone, and working when outputs are asked for: the inputs are away then."""
+    text = model(
+        """
+        self.calls += 1
+        if self.calls > 40:
+            take_over(self)
+            y = torch.empty_like(x)
+            y.given = x
+            return y
+        return torch.from_numpy(rms_silu(x.numpy(), self.weight.detach().numpy()))
+        """,
+        init="self.calls, self.held = 0, None",
+        before=NUMPY + LATE,
+    )
+    found = judged(text)
+
+    assert found.verdict in (Verdict.SUSPICIOUS, Verdict.WRONG), found.reason
+    assert "when timed" in found.reason or "budget" in found.reason
+
+
 def test_a_result_kept_for_timed_calls_is_seen(judged):
     """Honest while it is checked, and handing out an old result once it is timed: not let pass."""
     text = model(
@@ -152,13 +220,7 @@ def test_a_result_kept_for_timed_calls_is_seen(judged):
         return self.kept
         """,
         init="self.calls, self.kept = 0, None",
-        before=(
-            "import numpy as np\n"
-            "def rms_silu(x, w):\n"
-            "    v = x / np.sqrt((x * x).mean(-1, keepdims=True) + 1e-5) * w\n"
-            "    with np.errstate(over='ignore', invalid='ignore'):\n"
-            "        return (v / (1 + np.exp(-v))).astype(np.float32)\n"
-        ),
+        before=NUMPY,
     )
     found = judged(text)
 

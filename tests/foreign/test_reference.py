@@ -6,10 +6,12 @@ import threading
 
 import pytest
 import torch
+from foreign_files import REFERENCE
 from torch import nn
 
 from kforge_nb.errors import BadInput
-from kforge_nb.judge.foreign.reference import live_reference
+from kforge_nb.judge.foreign import reference
+from kforge_nb.judge.foreign.reference import live_reference, reference_from_file
 
 
 class Trained(nn.Module):
@@ -70,3 +72,40 @@ def test_a_module_that_cannot_be_copied_is_told():
 
     with pytest.raises(BadInput, match="Trained cannot be copied"):
         live_reference(module, (torch.randn(2, 8),))
+
+
+LIE = """
+        import json, os, sys
+        told = json.loads(sys.argv[1])
+        os.write(told["answers"][0], ANSWER.encode())
+        os.write(int(told["reply"]), b"done")
+        while True:
+            pass
+"""
+
+
+def test_a_reference_that_answers_itself_is_told_in_words(judge, tmp_path):
+    """Its code knows where the answer goes; what it writes there is read as hostile data."""
+    path = tmp_path / "liar.py"
+    text = REFERENCE.replace(
+        "        self.eps = eps\n", LIE.replace("ANSWER", "('[' * 100_000)"), 1
+    )
+    path.write_text(text)
+    with pytest.raises(BadInput, match="nested too deeply"):
+        reference_from_file(path, "cpu", judge.folder, 1)
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        {},
+        {"target": [], "layout": {}, "sets": 1},
+        {"target": {}, "layout": {"given": float("inf"), "state": []}, "sets": 1},
+        {"target": {}, "layout": {}, "sets": float("inf")},
+        {"target": {"graph": None}, "layout": None, "sets": None},
+    ],
+)
+def test_a_damaged_answer_of_a_reference_is_told_in_words(answer):
+    """Numbers that are none, lists for objects: never another exception."""
+    with pytest.raises(BadInput, match="damaged"):
+        reference._read(answer, {}, "cpu")

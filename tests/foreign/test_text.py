@@ -81,6 +81,47 @@ def test_an_unknown_file_is_told_in_words(name, tmp_path):
         read_foreign(tmp_path / name)
 
 
+NESTED = {
+    "signs": "x = " + "-" * 900 + "1",
+    "very many signs": "x = " + "-" * 100_000 + "1",
+    "calls": "x = f" + "()" * 900,
+    "parts of parts": "x = f" + ".a" * 2000 + "()",
+    "functions": "x = " + "lambda: " * 900 + "1",
+    "elements": "x = f" + "[0]" * 1500,
+}
+
+
+@pytest.mark.parametrize("name", NESTED)
+def test_a_file_that_is_nested_too_deeply_is_told_in_words(name, tmp_path):
+    """Whatever walks the tree later calls itself for each level, and would end in a traceback."""
+    path = tmp_path / "deep.py"
+    path.write_text(model("return x") + NESTED[name] + "\n")
+    with pytest.raises(BadInput, match=r"nested deeper|too many nested"):
+        read_foreign(path)
+    with pytest.raises(BadInput):
+        reference_source(REFERENCE + NESTED[name] + "\n", "deep.py")
+
+
+def test_a_long_chain_of_elif_is_not_deep(tmp_path):
+    """Such a chain is a tree as deep as it is long, and honest."""
+    path = tmp_path / "long.py"
+    path.write_text(model("return x") + "if a: pass\n" + "elif b: pass\n" * 400)
+    assert read_foreign(path).kind == "model"
+
+
+def test_no_name_of_a_file_steers_a_terminal(tmp_path):
+    """Names and words of files are shown without what moves a cursor or turns text around."""
+    path = tmp_path / "\x1b[2J\u202e.py"
+    path.write_text("x = 1")
+    with pytest.raises(BadInput) as caught:
+        read_foreign(path)
+    assert "\x1b" not in str(caught.value)
+    found = FileEvaluation(
+        Verdict.CRASHED, "raised \x1b[31m", file=path.name, notes=("\u2066a",), claims=("\x07",)
+    )
+    assert not set(repr(found)) & set("\x1b\u202e\u2066\x07")
+
+
 def test_nothing_of_a_file_runs_while_it_is_read(tmp_path):
     """Reading a file that would leave a trace when imported leaves none."""
     trace = tmp_path / "trace"

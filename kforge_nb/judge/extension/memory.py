@@ -16,7 +16,7 @@ from kforge_nb.judge.extension.ops import WrongOutput
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Memory", "Place"]
+__all__ = ["Memory", "Place", "plain"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +79,8 @@ class Memory:
 
     def keep(self, outputs: Sequence[torch.Tensor]) -> None:
         """Copy a call's outputs to where the judge reads them."""
-        for place, tensor in zip(self.output_places, outputs, strict=True):
+        for i, (place, tensor) in enumerate(zip(self.output_places, outputs, strict=True)):
+            plain(i, tensor)
             if place.bytes:
                 place.of(self.results).copy_(tensor)
 
@@ -92,6 +93,7 @@ class Memory:
             )
         taken = {t.untyped_storage().data_ptr() for t in inputs if t.numel()}
         for i, (place, got) in enumerate(zip(self.output_places, outputs, strict=True)):
+            plain(i, got)
             same_place = all(
                 n <= 1 or a == b
                 for n, a, b in zip(place.shape, place.stride, got.stride(), strict=False)
@@ -105,6 +107,20 @@ class Memory:
                 raise WrongOutput(f"out{i} lives on {got.device}, the target on {self.device}")
             if got.numel() and got.untyped_storage().data_ptr() in taken:
                 raise WrongOutput(f"out{i} shares its memory with an input")
+
+
+def plain(number: int, tensor: torch.Tensor) -> None:
+    """Raises WrongOutput where an output's numbers do not lie in memory yet, or may not.
+
+    A tensor of a class of its own, or one that is to be conjugated or negated when it is read, can
+    put its work off until somebody looks: after the clock has stopped.
+    """
+    known = type(tensor) in (torch.Tensor, torch.nn.Parameter) and tensor.layout is torch.strided
+    if not known or tensor.is_conj() or tensor.is_neg():
+        raise WrongOutput(
+            f"out{number} is no plain tensor in memory ({type(tensor).__name__}, {tensor.layout}): "
+            "what it holds may be computed when it is read"
+        )
 
 
 def _map(descriptor: int, size: int, writable: bool) -> mmap.mmap:

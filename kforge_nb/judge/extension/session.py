@@ -6,7 +6,8 @@ import json
 import os
 import secrets
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from enum import IntEnum
 from importlib.resources import files
@@ -44,6 +45,7 @@ __all__ = [
     "HostExtensionRunner",
     "Start",
     "confine_library",
+    "inputs_away",
     "layers_held",
     "layout_of",
     "readable",
@@ -208,8 +210,12 @@ class ExtensionRunner(RunnerHandle):
 class HostExtensionRunner(ExtensionRunner):
     """On the CPU: batches of calls, as :class:`kforge_nb.judge.runner_handle.Runner` has them."""
 
+    last = 0
+    """The slot after that of the last timed call."""
+
     def batch(self, first: int, calls: int, seconds: float | None = None) -> tuple[float, float]:
         """``calls`` timed calls; seconds on the judge's clock and on the worker's own."""
+        self.last = first + calls if calls else self.last
         return self._confirmed(Op.BATCH, first, calls, seconds)
 
 
@@ -277,8 +283,31 @@ class ExtensionCandidate(IsolatedCandidate):
 
     def fetch(self, age: int) -> list[torch.Tensor]:
         """Copies of the outputs of a timed call (0: the last one), in host memory."""
-        self.runner.fetch(age)
+        with inputs_away(self._timed, self.runner, age):
+            self.runner.fetch(age)
         return [t.clone() for t in self.outputs()]
+
+
+@contextmanager
+def inputs_away(timed: TimedInputs, runner: Any, age: int) -> Iterator[None]:
+    """Other inputs in the slot of a timed call while its outputs are asked for.
+
+    The clock has stopped by then, and a process that only notes what it was given could work it out
+    now: from what is no longer there. On a GPU the inputs are in the process's own memory.
+    """
+    if not isinstance(runner, HostExtensionRunner):
+        yield
+        return
+    slot = runner.last - 1 - age
+    here, other = timed.raw(slot), timed.raw(slot + 1)
+    kept = [row.copy() for row in here]
+    for row, others in zip(here, other, strict=True):
+        row[:] = others
+    try:
+        yield
+    finally:
+        for row, values in zip(here, kept, strict=True):
+            row[:] = values
 
 
 def layers_held(bits: int) -> dict[str, bool]:

@@ -24,6 +24,8 @@ from pathlib import Path
 from typing import Literal
 
 from kforge_nb.errors import BadInput
+from kforge_nb.judge.evaluation import shown
+from kforge_nb.judge.foreign.parsing import parsed
 
 __all__ = [
     "ForeignFile",
@@ -99,12 +101,14 @@ def read_text(path: Path) -> str:
     """The text of a file of at most a megabyte; BadInput where there is none."""
     try:
         if not path.is_file():
-            raise BadInput(f"there is no file {path.absolute()}")
+            raise BadInput(f"there is no file {shown(str(path.absolute()))}")
         if path.stat().st_size > MAX_BYTES:
-            raise BadInput(f"{path.name} is larger than {MAX_BYTES >> 20} MiB; give one kernel")
+            raise BadInput(
+                f"{shown(path.name)} is larger than {MAX_BYTES >> 20} MiB; give one kernel"
+            )
         return path.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
-        raise BadInput(f"{path} cannot be read as text: {error}") from None
+        raise BadInput(f"{shown(str(path))} cannot be read as text: {error}") from None
 
 
 def read_foreign(path: Path) -> ForeignFile:
@@ -119,7 +123,8 @@ def read_foreign(path: Path) -> ForeignFile:
     if path.suffix in (*_CPP, *_CU):
         return _native(path, text)
     raise BadInput(
-        f"{path.name}: kernels are read from .py, {', '.join((*_CPP, *_CU))}, not {path.suffix!r}"
+        f"{shown(path.name)}: kernels are read from .py, {', '.join((*_CPP, *_CU))}, "
+        f"not {path.suffix!r}"
     )
 
 
@@ -132,17 +137,18 @@ def _native(path: Path, text: str) -> ForeignFile:
     if 'extern "C"' in text:
         return ForeignFile(path, text, "plan", "", on_gpu=on_gpu)
     raise BadInput(
-        f"{path.name} has neither a bound launch(...), nor forward(std::vector<at::Tensor>), nor "
-        'an extern "C" kernel with a plan; docs/judging.md shows the forms that can be judged'
+        f"{shown(path.name)} has neither a bound launch(...), nor "
+        'forward(std::vector<at::Tensor>), nor an extern "C" kernel with a plan; '
+        "docs/judging.md shows the forms that can be judged"
     )
 
 
 def _python(path: Path, text: str) -> ForeignFile:
     try:
-        tree = ast.parse(text, str(path))
-    except (SyntaxError, ValueError, RecursionError) as error:
-        line = getattr(error, "lineno", None)
-        where = f"line {line} of {path.name}" if line else path.name
+        tree = parsed(text)
+    except (SyntaxError, ValueError) as error:
+        line, name = getattr(error, "lineno", None), shown(path.name)
+        where = f"line {line} of {name}" if line else name
         raise BadInput(f"{where} is no Python that parses: {error}") from None
     names = {n.name for n in tree.body if isinstance(n, ast.ClassDef | ast.FunctionDef)}
     builds = bool(_inline_calls(tree))
@@ -160,7 +166,7 @@ def _python(path: Path, text: str) -> ForeignFile:
     if builds:
         return ForeignFile(path, text, "inline", "", **facts)
     raise BadInput(
-        f"{path.name} has no class ModelNew, no load_inline(...) and no function "
+        f"{shown(path.name)} has no class ModelNew, no load_inline(...) and no function "
         f"{' or '.join(FUNCTIONS)}; docs/judging.md shows the forms that can be judged"
     )
 

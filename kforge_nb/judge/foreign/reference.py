@@ -22,6 +22,7 @@ import torch
 from torch.utils import _pytree as pytree
 
 from kforge_nb.errors import BadInput, DocumentError
+from kforge_nb.judge.evaluation import shown
 from kforge_nb.judge.extension.session import confine_library, readable, worker_environment
 from kforge_nb.judge.foreign.reading import read_text
 from kforge_nb.judge.foreign.slicing import reference_source
@@ -38,6 +39,7 @@ __all__ = ["Reference", "live_reference", "reference_from_file"]
 _SECONDS = 300.0
 _MOST_JSON = 64 << 20
 _MEMORY = 8 << 30
+_MOST_VALUES = 4 << 30  # bytes of a file of its answers: no worker has room for more
 _MAIN = (
     "import sys, json; sys.path[:] = json.loads(sys.argv[1])['path']; "
     "from kforge_nb.judge.foreign.reference_child import main; main()"
@@ -120,14 +122,16 @@ def reference_from_file(
     Raises:
         BadInput: the file has no reference, or it cannot be run or traced.
     """
-    source = reference_source(read_text(path), path.name)
+    called = shown(path.name)
+    source = reference_source(read_text(path), called)
     with tempfile.TemporaryDirectory(prefix="reference-", dir=folder) as name:
         place = Path(name)
         (place / "reference.py").write_text(source, encoding="utf-8")
-        answer, tensors = _run(place, device, threads, path.name)
+        answer, tensors = _run(place, device, threads, called)
         if answer.get("failed"):
-            raise BadInput(f"the reference of {path.name} cannot be judged: {answer['failed']}")
-        return Reference(_read(answer, tensors, device), path.name, own)
+            words = shown(str(answer["failed"])[:600])
+            raise BadInput(f"the reference of {called} cannot be judged: {words}")
+        return Reference(_read(answer, tensors, device), called, own)
 
 
 def _run(
@@ -151,6 +155,7 @@ def _run(
         "path": [str(Path(__file__).parents[3]), *(entry for entry in sys.path if entry)],
         "cpu_seconds": 600,
         "memory": _MEMORY,
+        "file_bytes": _MOST_VALUES,
         "sandboxed": True,
     }
     command = [sys.executable, "-I", "-c", _MAIN, json.dumps(start)]
@@ -179,6 +184,8 @@ def _run(
     try:
         answer = json.loads(answers[0].read_text(encoding="utf-8"))
         tensors = {} if answer.get("failed") else load_file(answers[1])
+    except RecursionError:
+        raise BadInput(f"the reference of {name} answered with data nested too deeply") from None
     except (ValueError, AttributeError, OSError, SafetensorError) as error:
         raise BadInput(f"the reference of {name} answered with damaged data: {error}") from None
     return answer, tensors
@@ -187,7 +194,9 @@ def _run(
 def _tail(log: Any) -> str:
     size = os.fstat(log.fileno()).st_size
     text = os.pread(log.fileno(), 600, max(0, size - 600)).decode("utf-8", "replace").strip()
-    return (text.splitlines() or ["it left no word; it may have made a forbidden system call"])[-1]
+    return (
+        shown(text).splitlines() or ["it left no word; it may have made a forbidden system call"]
+    )[-1]
 
 
 def _read(answer: dict[str, Any], tensors: dict[str, torch.Tensor], device: str) -> Traced:
@@ -204,7 +213,8 @@ def _read(answer: dict[str, Any], tensors: dict[str, torch.Tensor], device: str)
         ]
     except DocumentError as error:
         raise BadInput(f"the reference answered with damaged data: {error}") from None
-    except (KeyError, TypeError, ValueError) as error:
+    except (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError,
+            RuntimeError) as error:  # fmt: skip
         raise BadInput(f"the reference answered with damaged data: {error!r}") from None
     target.captured = CapturedInputs()
     for values in sets:
@@ -215,7 +225,7 @@ def _read(answer: dict[str, Any], tensors: dict[str, torch.Tensor], device: str)
 
 def _layout(row: dict[str, Any], inputs: int) -> Layout:
     given, state = int(row["given"]), [str(name) for name in row["state"]]
-    if given + len(state) != inputs:
+    if given < 0 or given + len(state) != inputs:
         raise DocumentError(f"{given} arguments and {len(state)} weights are not {inputs} inputs")
     args = decode(row["args"], tensor=lambda i: {"tensor": i} if 0 <= i < given else _no_input(i))
     init = decode(row["init"])

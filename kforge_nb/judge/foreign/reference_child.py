@@ -26,7 +26,11 @@ _PR_SET_PDEATHSIG, _PR_SET_DUMPABLE = 1, 4
 
 
 def _limits(start: dict[str, Any], on_gpu: bool) -> None:
-    most = {resource.RLIMIT_CORE: 0, resource.RLIMIT_CPU: start["cpu_seconds"]}
+    most = {
+        resource.RLIMIT_CORE: 0,
+        resource.RLIMIT_CPU: start["cpu_seconds"],
+        resource.RLIMIT_FSIZE: start["file_bytes"],
+    }
     if not on_gpu:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         most[resource.RLIMIT_AS] = pages * resource.getpagesize() + start["memory"]

@@ -6,7 +6,7 @@ from dataclasses import dataclass, fields
 from html import escape
 from typing import Any
 
-from kforge_nb.judge.evaluation import Comparison, Evaluation, Verdict
+from kforge_nb.judge.evaluation import Comparison, Evaluation, Verdict, shown
 
 __all__ = ["FileEvaluation"]
 
@@ -47,6 +47,14 @@ class FileEvaluation(Evaluation):
     reference: str = ""
     claims: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+
+    def __post_init__(self) -> None:
+        """Names, claims and notes are the file's words too."""
+        Evaluation.__post_init__(self)
+        for name in ("file", "kind", "reference"):
+            object.__setattr__(self, name, shown(getattr(self, name)))
+        for name in ("claims", "notes"):
+            object.__setattr__(self, name, tuple(shown(words) for words in getattr(self, name)))
 
     @classmethod
     def of(cls, found: Evaluation, **more: Any) -> FileEvaluation:

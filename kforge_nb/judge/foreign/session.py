@@ -23,6 +23,7 @@ from kforge_nb.judge.extension.session import (
     START_SECONDS,
     DeviceExtensionRunner,
     HostExtensionRunner,
+    inputs_away,
     layers_held,
     layout_of,
 )
@@ -253,5 +254,6 @@ class ForeignCandidate(IsolatedCandidate):
 
     def fetch(self, age: int) -> list[torch.Tensor]:
         """Copies of the outputs of a timed call (0: the last one), in host memory."""
-        self.runner.fetch(age)
+        with inputs_away(self._timed, self.runner, age):
+            self.runner.fetch(age)
         return [t.clone() for t in self.outputs()]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import ast
 
 from kforge_nb.errors import BadInput
+from kforge_nb.judge.foreign.parsing import parsed
 
 __all__ = ["reference_source"]
 
@@ -30,8 +31,8 @@ def reference_source(text: str, name: str) -> str:
         BadInput: it does not parse, or lacks ``Model`` or ``get_inputs``.
     """
     try:
-        tree = ast.parse(text)
-    except (SyntaxError, ValueError, RecursionError) as error:
+        tree = parsed(text)
+    except (SyntaxError, ValueError) as error:
         raise BadInput(f"the reference {name} is no Python that parses: {error}") from None
     defined: dict[str, list[ast.stmt]] = {}
     for statement in tree.body:
