@@ -204,6 +204,7 @@ def test_a_confirmation_has_what_is_not_drawn_from_the_bench(bench, place, monke
     found = bench.confirm(GOOD)
     assert found.verdict is Verdict.ACCEPTED, found.reason
     assert {"expect", "expect make", "conditions"} <= set(found.seconds)
+    assert found.seconds["expect"] > 0.0  # drawing them, beside what they are made of
     same = [case.name for case in fresh[0] if any(case is one for one in bench._cases)]
     assert same
     assert all(name.startswith(CAPTURED) for name in same)

@@ -210,9 +210,13 @@ def test_an_output_that_is_a_view_of_another_refuses(captured):
 
 
 def test_strides_that_are_asked_for_refuse(captured):
-    """``as_strided`` says where numbers lie: no other layout gives the same values."""
-    graph = captured(lambda x: conv(x).as_strided((4, 4), (4, 1)), torch.randn(1, 8, 6, 6))
-    assert "lies in memory" in lay_out(graph.gm, graph.example_inputs).reason
+    """``as_strided`` and bytes say where numbers lie: no other layout gives the same values."""
+    for asks in (
+        lambda x: conv(x).as_strided((4, 4), (4, 1)),
+        lambda x: conv(x).view(torch.int16),
+    ):
+        graph = captured(asks, torch.randn(1, 8, 6, 6))
+        assert "lies in memory" in lay_out(graph.gm, graph.example_inputs).reason
 
 
 def test_autocast_inside_a_graph_is_followed(laid):
