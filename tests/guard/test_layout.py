@@ -14,7 +14,7 @@ from kforge_nb.guard.apply import apply
 from kforge_nb.guard.backend import Backend
 from kforge_nb.guard.decide import _layout_told
 from kforge_nb.guard.decider import Decider
-from kforge_nb.guard.laid_out import LAYOUT
+from kforge_nb.guard.laid_out import LAYOUT, wants_layout
 from kforge_nb.guard.measure import Timer
 from kforge_nb.guard.registry import Registry
 from kforge_nb.guard.report import Whole
@@ -108,7 +108,11 @@ def test_a_kernel_is_launched_in_the_layout_that_it_was_searched_in(model, x, ke
 
 def test_a_kernel_of_another_layout_leaves_the_graph_as_it_is(model, x, kernel, seen):
     """Nothing is turned for kernels that were searched in the model's own layout."""
-    backend = Backend([replace(kernel, layout="keep")])
+    other = replace(kernel, layout="keep")
+    assert wants_layout([other, kernel])
+    assert not wants_layout([other])
+    assert not wants_layout([])
+    backend = Backend([other])
     run(model, backend, x)
     assert [turns(gm) for gm in seen] == [0]
     assert backend.graphs[0].replaced == {}
