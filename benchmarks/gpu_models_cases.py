@@ -44,11 +44,9 @@ class Spec:
     direct: bool = False
 
 
-def size_for(device: str, asked: str = "") -> Size:
+def size_for(device: str, asked: Size | None = None) -> Size:
     """The size that was asked for; without one real on a GPU and tiny on a CPU."""
-    if asked in ("real", "deep", "tiny"):
-        return asked
-    return "real" if device.startswith("cuda") else "tiny"
+    return asked or ("real" if device.startswith("cuda") else "tiny")
 
 
 def build(name: str, size: Size = "real", device: str = "cuda") -> Case:

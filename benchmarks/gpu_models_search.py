@@ -56,8 +56,8 @@ def fitted(budget: Budget, left: float, before: float) -> Budget:
     part = min(1.0, max(left - before - LATE_S, 0.0) / max(asked, 1e-9))
     if part == 1.0:
         return budget
-    shorter = {"search": part * budget.search, "guard": part * budget.guard}
-    return replace(budget, **{what: round(max(LEAST_S, s), 1) for what, s in shorter.items()})
+    search, guard = (round(max(LEAST_S, part * s), 1) for s in (budget.search, budget.guard))
+    return replace(budget, search=search, guard=guard)
 
 
 def _before(profiled: Body) -> float:
