@@ -15,6 +15,7 @@ from torch import fx
 from benchmarks.report import measure_row
 from kforge_nb.candidates.candidate import Candidate, Kernel, LaunchPlan
 from kforge_nb.judge.bench import Bench
+from kforge_nb.judge.evaluation import Verdict
 from kforge_nb.judge.judge import Judge
 from kforge_nb.settings import Settings
 from kforge_nb.targets.inputs import CapturedInputs
@@ -147,9 +148,17 @@ def stage_rows() -> list[dict[str, Any]]:
 
 
 def late(rows: Iterable[dict[str, Any]]) -> list[str]:
-    """What took longer than the bar allows, in words."""
+    """What took longer than the bar allows, or was not accepted after all, in words."""
+    judged = [row for row in rows if row["name"].endswith(", judged")]
     return [
-        f"{row['name']}: at most {BAR_SECONDS:g} s, and it is {row['value']:.2f} s"
-        for row in rows
-        if row["name"].endswith(", judged") and row["value"] > BAR_SECONDS
+        *(
+            f"{row['name']}: at most {BAR_SECONDS:g} s, and it is {row['value']:.2f} s"
+            for row in judged
+            if row["value"] > BAR_SECONDS
+        ),
+        *(
+            f"{row['name']}: clearly faster, and yet {row['verdict']}: {row['reason']}"
+            for row in judged
+            if set(row["verdict"].split(", ")) != {str(Verdict.ACCEPTED)}
+        ),
     ]

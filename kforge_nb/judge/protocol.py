@@ -11,9 +11,9 @@ Command, 48 bytes, then ``payload`` bytes::
 op        a, b                               payload
 ========  =================================  ====================================================
 LOAD 1                                       entry name, UTF-8
-BIND 2                                       u64 slot_stride, slots, count, 0; then ``count``
-                                             bindings of 32 bytes: u32 kind, u32 zero, u64 offset,
-                                             u64 bytes, u64 value
+BIND 2                                       u64 slot_stride, slots (0: nothing will be timed),
+                                             count, 0; then ``count`` bindings of 32 bytes: u32
+                                             kind, u32 zero, u64 offset, u64 bytes, u64 value
 RUN 3                                        one call on the checked inputs, outputs and scratch
                                              in the output region
 BATCH 4   a first slot, b calls              timed calls, slots taken in turn, outputs and scratch

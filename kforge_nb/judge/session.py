@@ -10,9 +10,9 @@ import torch
 
 from kforge_nb.candidates.plan import Arg, ResolvedPlan
 from kforge_nb.judge.cases import Case
-from kforge_nb.judge.checked import Checked, IsolatedCandidate
+from kforge_nb.judge.checked import Checked, IsolatedCandidate, same_bits
 from kforge_nb.judge.protocol import Binding, Kind
-from kforge_nb.judge.regions import OutputLayout
+from kforge_nb.judge.regions import OutputLayout, Region
 from kforge_nb.judge.runner_handle import Limits, Runner, RunnerFailed
 from kforge_nb.judge.slots import TimedInputs
 from kforge_nb.targets.target import Target
@@ -42,15 +42,16 @@ class LoadedCandidate(IsolatedCandidate):
         self._resolved = resolved
         self._threads = threads
         self._built = (binary, library, limits, library_folder)
+        self._right: list[torch.Tensor] | None = None
         try:
-            self.runner = self._runner(threads)
+            self.runner = self._runner(threads, self.regions)
         except OSError:
             self._release()
             raise
 
-    def _runner(self, threads: int) -> Runner:
+    def _runner(self, threads: int, regions: tuple[Region, Region, Region]) -> Runner:
         binary, library, limits, folder = self._built
-        return Runner(binary, library, self.regions, threads, limits, folder)
+        return Runner(binary, library, regions, threads, limits, folder)
 
     def load(self) -> bool:
         """Load and bind; True if the strict system-call filter holds."""
@@ -73,25 +74,39 @@ class LoadedCandidate(IsolatedCandidate):
         A notebook gives a kernel as many as torch has at that moment, on another machine others.
         """
         several = list(cases)
-        checked = super().check(several, stop_early)
-        if checked.wrong is None and len(several) > 1:
-            self._other_counts(several[0], checked)
+        try:
+            checked = super().check(several, stop_early)
+            if checked.wrong is None and len(several) > 1:
+                self._other_counts(several[0], checked)
+        finally:
+            self._right = None
         return checked
 
+    def _compare(self, case: Case, outputs: list[torch.Tensor], checked: Checked) -> None:
+        super()._compare(case, outputs, checked)
+        if self._right is None and checked.wrong is None:
+            self._right = [t.clone() for t in outputs]  # of the first case
+
     def _other_counts(self, case: Case, checked: Checked) -> None:
-        """In a process of its own, whose OpenMP gives more threads than are ever timed."""
+        """In a process of its own, whose OpenMP gives more threads than are ever timed.
+
+        It has no timed slots but these inputs. What has the very bits that were right is right.
+        """
         counts = [count for count in _COUNTS if count != self._threads]
         self._fill_inputs(case.inputs)
-        runner = self._runner(max(counts))
+        runner = self._runner(max(counts), (self._inputs, self._inputs, self._outputs))
         try:
             runner.load(self._resolved.calls[0].name)
             for count in counts:
-                self._bind(runner, count, 1)
+                self._bind(runner, count, 0)
                 self._poison()
                 runner.run()
-                named = f"{case.name} with {count} thread{'s' * (count > 1)}"
-                found = Checked()
-                self._compare(replace(case, name=named), self.outputs(), found)
+                named = replace(case, name=f"{case.name} with {count} thread{'s' * (count > 1)}")
+                outputs, found = self.outputs(), Checked()
+                if all(map(same_bits, self._right or (), outputs)):
+                    found.wrong = self._tampering(named)
+                else:
+                    self._compare(named, outputs, found)
                 if found.wrong is not None:
                     checked.wrong, checked.mismatches = found.wrong, found.mismatches
                     return

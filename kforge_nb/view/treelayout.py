@@ -38,14 +38,15 @@ class Place:
 def arrange(nodes: Iterable[Mapping[str, Any]], keep: Collection[str] = ()) -> list[Place]:
     """Places of all items, parents before children, the root first.
 
-    Works without recursion, so a chain of thousands is fine. A node whose parent is missing hangs
-    from the root; failures in ``keep`` are never folded.
+    Works without recursion, so a chain of thousands is fine. A node whose parent does not come
+    before it hangs from the root, so a ring in an untrusted document loses none; failures in
+    ``keep`` are never folded.
     """
-    rows = list(nodes)
-    ids = {node["id"] for node in rows}
+    seen: set[str] = set()
     below: dict[str, list[Mapping[str, Any]]] = {}
-    for node in rows:
-        below.setdefault(node["parent"] if node["parent"] in ids else "", []).append(node)
+    for node in nodes:
+        below.setdefault(node["parent"] if node["parent"] in seen else "", []).append(node)
+        seen.add(node["id"])
     places: list[Place] = []
     waiting = [Place("", None, None)]
     while waiting:

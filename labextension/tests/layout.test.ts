@@ -92,7 +92,7 @@ test("a node whose parent is not in the document hangs from the root", () => {
 test("a chain of thousands, a ring, one node and none are laid out", () => {
   const chain = Array.from({ length: 5000 }, (_, i) => node(`n${i}`, i === 0 ? null : `n${i - 1}`, "accepted"));
   expect(layout(chain, NONE).items).toHaveLength(5001);
-  expect(layout([node("a", "b", "slower"), node("b", "a", "slower")], NONE).items).toHaveLength(1);
+  expect(layout([node("a", "b", "slower"), node("b", "a", "slower")], NONE).items).toHaveLength(3);
   expect(layout([node("a", null, "slower")], NONE).items).toHaveLength(2);
   expect(layout([], NONE).items).toHaveLength(1);
 });

@@ -50,13 +50,25 @@ def test_an_honest_twin_taken_for_a_cheat_is_told():
     assert "taken for a cheat" in missed(rate_rows(pairs))[0]
 
 
+def judged(name, seconds, verdict="accepted"):
+    """The row of the whole, three evaluations of which the last one had this verdict."""
+    said = {"verdict": f"accepted, accepted, {verdict}", "reason": "as it is"}
+    return measure_row(f"stages: {name}, judged", seconds, "s", **said)
+
+
+def test_a_clearly_faster_kernel_that_is_not_accepted_meets_no_bar():
+    """Being refused takes no time at all."""
+    (words,) = late([judged("row sum of 60 MB in", 0.9, "crashed")])
+    assert "clearly faster, and yet accepted, accepted, crashed: as it is" in words
+
+
 def test_judging_that_takes_too_long_is_told():
     """The whole has a bar, in seconds; a stage alone has none."""
     took = BAR_SECONDS + 0.25
     rows = [
-        measure_row("stages: row sum of 60 MB in, judged", took, "s"),
+        judged("row sum of 60 MB in", took),
         measure_row("stages: row sum of 60 MB in, timing", took, "s"),
-        measure_row("stages: row sum of 16 MB in, judged", BAR_SECONDS - 0.25, "s"),
+        judged("row sum of 16 MB in", BAR_SECONDS - 0.25),
     ]
 
     (words,) = late(rows)
@@ -169,9 +181,9 @@ def test_an_honest_kernel_that_is_refused_is_told():
 
 FOUND = {
     "a leak": ([measure_row("leaks: processes, 200 candidates, judge closed", 1, "left")], 1),
-    "too slow": ([measure_row("stages: row sum of 60 MB in, judged", 3.2, "s")], 1),
+    "too slow": ([judged("row sum of 60 MB in", 3.2)], 1),
     "nothing": ([measure_row("leaks: processes, 200 candidates, judge closed", 0, "left"),
-                 measure_row("stages: row sum of 60 MB in, judged", 2.9, "s")], 0),
+                 judged("row sum of 60 MB in", 2.9)], 0),
 }  # fmt: skip
 
 

@@ -270,6 +270,16 @@ def test_timed_calls_compute_on_their_own_slot(load, timed):
         loaded.fetch(4)
 
 
+def test_without_slots_nothing_is_timed(load, case):
+    """For checked calls alone no memory is made ready, and a timed one is refused, not a crash."""
+    loaded = load(rows_kernel(PLAIN))
+    loaded.load()
+    loaded._bind(loaded.runner, 1, 0)
+    loaded.runner.run()
+    with pytest.raises(RunnerFailed, match="no slots"):
+        loaded.runner.batch(0, 1)
+
+
 def test_every_value_of_a_slot_is_new_in_time(timed):
     """Not a stretch of it, and not another part of the same pool either."""
     import random

@@ -244,7 +244,7 @@ void bind(Work& w, const std::string& payload, Reply& reply) {
   size_t over = integers > kIntegerRegisters ? integers - kIntegerRegisters : 0;
   over += floats > kFloatRegisters ? floats - kFloatRegisters : 0;
   if (over > kStackSlots) return fail(reply, "too many arguments for one entry");
-  make_room(w);
+  if (w.header.slots > 0) make_room(w);
 }
 
 const char* slot(const Work& w, int64_t index) {
@@ -350,6 +350,7 @@ struct Options {
 };
 
 void timed(Work& w, const Command& c, const std::string& payload, Reply& reply) {
+  if (w.header.slots == 0) return fail(reply, "no slots are bound");
   uint64_t keep[kKept];
   if (payload.size() != sizeof keep) return fail(reply, "malformed batch message");
   memcpy(keep, payload.data(), sizeof keep);
@@ -451,7 +452,11 @@ int main(int argc, char** argv) {
   prctl(PR_SET_DUMPABLE, 0);
   Options options = {atoi(argv[1]), argv[11], argv[12], strcmp(argv[10], "1") == 0};
   if (!map(shared.inputs, argv[2], argv[5], PROT_READ)) return 65;
-  if (!map(shared.timed, argv[3], argv[6], PROT_READ)) return 65;
+  if (strcmp(argv[3], argv[2]) == 0) {  // nothing is timed; the descriptor is closed by now
+    shared.timed = shared.inputs;
+  } else if (!map(shared.timed, argv[3], argv[6], PROT_READ)) {
+    return 65;
+  }
   if (!map(shared.outputs, argv[4], argv[7], PROT_READ | PROT_WRITE)) return 65;
   install_handlers();
   sandbox::limits(strtoull(argv[8], nullptr, 10), strtoull(argv[9], nullptr, 10));

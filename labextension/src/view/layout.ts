@@ -101,11 +101,13 @@ function item(id: string, node: Node | null, parent: Item | null, folded: Node[]
   return { id, node, folded, closed: false, hidden: 0, parent, children: [], level, x: 0, y: 0 };
 }
 
+/** By parent; one that does not come before its child is none, so a ring loses no node. */
 function childrenOf(nodes: readonly Node[]): Map<string, Node[]> {
-  const ids = new Set(nodes.map((node) => node.id));
+  const seen = new Set<string>();
   const below = new Map<string, Node[]>();
   for (const node of nodes) {
-    const parent = node.parent !== null && ids.has(node.parent) ? node.parent : ROOT;
+    const parent = node.parent !== null && seen.has(node.parent) ? node.parent : ROOT;
+    seen.add(node.id);
     const list = below.get(parent);
     if (list === undefined) below.set(parent, [node]);
     else list.push(node);
